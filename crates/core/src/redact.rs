@@ -1,0 +1,1 @@
+//! Makes text safe for a log: no secret, no personal field, no path or query of a URL.

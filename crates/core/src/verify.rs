@@ -1,0 +1,1 @@
+//! Checks Standard Webhooks signatures on raw bytes, with a tolerance for clocks.
