@@ -1,1 +1,51 @@
-//! To be written.
+//! Hands out: which worker gets which due delivery.
+//!
+//! The store is the only truth. What this crate adds is speed: a delivery that this process has
+//! room for is committed under its own lease and handed over in memory (`Offer`), and a worker that
+//! sleeps hears at once that something is due (`nudge`). Losing either loses nothing: leases run
+//! out and due times come.
+
+mod offer;
+
+pub use offer::{FastPath, Job, Offer, Room};
+
+use posthaste_store::outbox::{Claim, Claimed};
+use posthaste_store::{Result, Store};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
+
+/// The queue engine that needs no broker: due times and leases in the store.
+pub struct Queue {
+    store: Arc<dyn Store>,
+    nudge: Notify,
+    /// Set when this process has a worker.
+    fast_path: OnceLock<Arc<dyn FastPath>>,
+}
+
+impl Queue {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, nudge: Notify::new(), fast_path: OnceLock::new() }
+    }
+
+    /// Lets accepted deliveries go straight to this process's worker. Only the first call counts:
+    /// a process has one worker.
+    pub fn attach(&self, fast_path: Arc<dyn FastPath>) {
+        let _ = self.fast_path.set(fast_path);
+    }
+
+    /// Tells the worker of this process that something may be due.
+    pub fn nudge(&self) {
+        self.nudge.notify_one();
+    }
+
+    /// Returns when somebody nudged since the last call.
+    pub async fn nudged(&self) {
+        self.nudge.notified().await;
+    }
+
+    /// # Errors
+    /// Those of the store.
+    pub async fn claim(&self, claim: Claim) -> Result<Claimed> {
+        self.store.claim(claim).await
+    }
+}

@@ -1,0 +1,77 @@
+//! What keeps the store well: workers and their leases, sweeps, tasks, retention.
+
+use crate::Result;
+use async_trait::async_trait;
+use posthaste_core::delivery::DeliveryState;
+use posthaste_core::id::{EndpointId, MessageId, TaskId, WorkerId};
+use posthaste_core::time::Timestamp;
+
+#[async_trait]
+pub trait Upkeep: Send + Sync {
+    /// Says that the worker lives.
+    async fn heartbeat(&self, worker: WorkerId, now: Timestamp) -> Result<()>;
+
+    /// Finds workers that are gone (silent since `silent_since`, or known to be dead) and leases
+    /// that ran out, and makes their deliveries due again; attempts stay counted, so one that kills
+    /// its worker runs out of attempts. Returns how many deliveries came back.
+    async fn recover(&self, now: Timestamp, silent_since: Timestamp) -> Result<u64>;
+
+    /// The worker leaves in order: whatever it still has under lease is given back (as
+    /// `Outbox::give_back` does) and its row goes.
+    async fn retire(&self, worker: WorkerId, now: Timestamp) -> Result<()>;
+
+    /// One bounded step of work that is too large for one transaction: holding the backlog of a
+    /// disabled endpoint, cancelling that of a deleted one, advancing tasks.
+    async fn step(&self, now: Timestamp) -> Result<Step>;
+
+    /// Remembers a task; `step` advances it, also after a restart.
+    async fn start_task(&self, task: Task) -> Result<()>;
+
+    async fn task(&self, id: TaskId) -> Result<Option<Task>>;
+
+    /// Deletes, in bounded batches, payloads past their retention, expired idempotency keys, sketch
+    /// windows older than 25 h, counts older than 25 h. Returns how many rows went.
+    async fn prune(&self, now: Timestamp) -> Result<u64>;
+
+    /// Whether the store can be read and written, and how large it is.
+    async fn check(&self) -> Result<()>;
+
+    /// Flushes and closes; nothing may be called after it.
+    async fn close(&self) -> Result<()>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Idle,
+    /// Something was done; `due`: deliveries became due.
+    Worked {
+        due: bool,
+    },
+}
+
+/// Replays deliveries of one endpoint: those given up or held, of messages accepted in a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    pub id: TaskId,
+    pub endpoint_id: EndpointId,
+    /// Inclusive.
+    pub since: Timestamp,
+    /// Exclusive.
+    pub until: Timestamp,
+    /// Which states are replayed: `DeadLetter`, `Held` or both.
+    pub states: Vec<DeliveryState>,
+    /// At most so many deliveries a second become due; `None`: no pace but the lane's own.
+    pub rate_per_second: Option<u32>,
+    pub status: TaskStatus,
+    pub replayed: u64,
+    /// The last message looked at.
+    pub cursor: Option<MessageId>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskStatus {
+    Running,
+    Finished,
+}
