@@ -250,9 +250,8 @@ impl EndpointHeaders {
             return Err(HeaderError::Count);
         }
         for (index, (name, value)) in headers.iter().enumerate() {
-            let is_token = |byte: u8| {
-                byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-            };
+            let is_token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || !name.bytes().all(is_token)
             {
                 return Err(HeaderError::Name(name.clone()));

@@ -23,6 +23,8 @@ pub const SECRET_KEY_BYTES_MIN: usize = 24;
 pub const SECRET_KEY_BYTES_MAX: usize = 75;
 /// Old secrets of one endpoint that may still be valid beside the current one.
 pub const OLD_SECRETS_MAX: usize = 10;
+/// Statuses that an endpoint's owner may name as final.
+pub const FINAL_STATUSES_MAX: usize = 64;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 
 /// What is kept of an answer's body, in bytes; the rest is cut and marked as cut.
@@ -52,6 +54,10 @@ pub const DELAY_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Longest whole-exchange timeout an endpoint may ask for.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+/// Deliveries in flight to one endpoint.
+pub const ENDPOINT_IN_FLIGHT_MAX: u32 = 64;
+/// Unbroken failure for so long disables an endpoint.
+pub const DISABLE_AFTER: Duration = Duration::from_secs(5 * 24 * 3_600);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than the exchange's timeout a lease lives.
 pub const LEASE_SLACK: Duration = Duration::from_secs(15);
@@ -59,5 +65,7 @@ pub const LEASE_SLACK: Duration = Duration::from_secs(15);
 pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(3);
 /// ... and is taken for dead after this long a silence.
 pub const HEARTBEAT_LOST_AFTER: Duration = Duration::from_secs(12);
+/// How far a signed timestamp may be from the receiver's clock, either way.
+pub const TIMESTAMP_TOLERANCE: Duration = Duration::from_secs(300);
 pub const IDEMPOTENCY_KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
 pub const PAYLOAD_KEPT_FOR_DAYS: u16 = 90;
