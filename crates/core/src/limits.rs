@@ -31,11 +31,10 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 pub const ANSWER_BODY_BYTES_KEPT: usize = 16 * 1024;
 /// What is read of an answer's body before the exchange is ended, in bytes.
 pub const ANSWER_BODY_BYTES_READ: usize = 64 * 1024;
-/// Largest head (status line and headers) of an answer, in bytes.
-pub const ANSWER_HEAD_BYTES_MAX: usize = 256 * 1024;
+/// Largest head (status line and headers) of an answer, in bytes. The interim (1xx) answers before
+/// it and itself together may have twice as many.
+pub const ANSWER_HEAD_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub const ANSWER_HEADERS_MAX: usize = 512;
-/// Interim (1xx) answers read before the exchange is ended.
-pub const INTERIM_ANSWERS_MAX: usize = 16;
 
 pub const PAGE_ITEMS_DEFAULT: u32 = 50;
 pub const PAGE_ITEMS_MAX: u32 = 250;

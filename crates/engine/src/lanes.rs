@@ -1,0 +1,461 @@
+//! This process's lanes: which jobs wait in memory, what is in flight, who may go next.
+//!
+//! A lane's truth (breaker, ramp, limits) is its row in the store; here is a copy that the last
+//! claim or record brought, so that the fast path need not ask. Whatever the copy gets wrong costs a
+//! detour through the store, never a promise.
+//!
+//! **Invariant:** deliveries in flight are bounded three times: per lane by a window that grows
+//! with success and shrinks with failure, over all lanes, and over all lanes whose last answer was
+//! not a success, which together get at most half. So no number of sick endpoints can take the
+//! room of the healthy ones.
+
+use posthaste_core::breaker::Weight;
+use posthaste_core::delivery::{Class, LeasedDelivery};
+use posthaste_core::id::{EndpointId, WorkerId};
+use posthaste_core::lane::{Admission, Health, LaneRules};
+use posthaste_core::time::{Clock, Timestamp};
+use posthaste_queue::{FastPath, Job, Room};
+use posthaste_store::outbox::{ClaimedLane, LeaseTerms};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The window of a lane that nothing is known of.
+const WINDOW_START: u32 = 8;
+const WINDOW_MIN: u32 = 2;
+/// Jobs of one lane that may wait in memory.
+const LANE_WAITING_MAX: usize = 1_024;
+/// A job that has waited so long goes back to the store, where others can take it and where its
+/// lease does not run down.
+const WAITING_FOR_MAX: Duration = Duration::from_secs(4);
+/// A lane that did nothing for so long is forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Deliveries in flight over all lanes.
+    pub in_flight_max: usize,
+    /// Jobs that wait in memory over all lanes ...
+    pub waiting_max: usize,
+    /// ... and the payloads they hold, in bytes.
+    pub waiting_bytes_max: usize,
+}
+
+pub struct Lanes {
+    table: Mutex<Table>,
+    worker_id: WorkerId,
+    lease_for: Duration,
+    rules: LaneRules,
+    capacity: Capacity,
+    clock: Arc<dyn Clock>,
+    /// Jobs that may start, for whoever spawns them.
+    start: Box<dyn Fn(Job) + Send + Sync>,
+    /// Room appeared that a claim could fill.
+    pub freed: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    lanes: HashMap<EndpointId, Lane>,
+    /// Lanes with waiting jobs and free window, each once, in the order of their turns.
+    ready: VecDeque<EndpointId>,
+    in_flight: usize,
+    /// Of those, in lanes whose last answer was not a success.
+    in_flight_unproven: usize,
+    waiting: usize,
+    waiting_bytes: usize,
+    stopping: bool,
+}
+
+struct Lane {
+    health: Health,
+    window: u32,
+    /// The last answer was a success.
+    proven: bool,
+    in_flight: u32,
+    /// How many of them were counted as unproven when they started.
+    in_flight_unproven: u32,
+    /// By class, oldest first.
+    waiting: [VecDeque<(Timestamp, Job)>; Class::ALL.len()],
+    waiting_count: usize,
+    reserved: usize,
+    /// Turns taken, to let lower classes have theirs.
+    turns: u32,
+    /// The store has due deliveries of this lane: new ones queue behind them.
+    backlog: bool,
+    listed: bool,
+    used_at: Timestamp,
+}
+
+/// What there is to see from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    pub in_flight: usize,
+    pub waiting: usize,
+    pub lanes: usize,
+}
+
+impl Lanes {
+    /// `start` is called for every job that may go now; it must not block.
+    pub fn new(
+        worker_id: WorkerId,
+        lease_for: Duration,
+        rules: LaneRules,
+        capacity: Capacity,
+        clock: Arc<dyn Clock>,
+        start: Box<dyn Fn(Job) + Send + Sync>,
+    ) -> Self {
+        let table = Mutex::default();
+        Self { table, worker_id, lease_for, rules, capacity, clock, start, freed: Notify::new() }
+    }
+
+    pub fn occupancy(&self) -> Occupancy {
+        let table = self.lock();
+        Occupancy {
+            in_flight: table.in_flight,
+            waiting: table.waiting,
+            lanes: table.lanes.len(),
+        }
+    }
+
+    /// How many deliveries a claim may bring.
+    pub fn room(&self) -> usize {
+        let table = self.lock();
+        if table.stopping {
+            return 0;
+        }
+        // As many again as may be in flight wait in memory, so that no slot idles during a claim.
+        let most = (2 * self.capacity.in_flight_max).min(self.capacity.waiting_max);
+        most.saturating_sub(table.in_flight + table.waiting)
+    }
+
+    /// Lanes that can take fewer than `lane_max` more now, with what they can take.
+    pub fn full(&self, lane_max: u32) -> Vec<(EndpointId, u32)> {
+        let table = self.lock();
+        let room = |lane: &Lane| {
+            (2 * lane.window).saturating_sub(lane.in_flight + lane.waiting_count as u32)
+        };
+        table
+            .lanes
+            .iter()
+            .map(|(id, lane)| (*id, room(lane)))
+            .filter(|(_, room)| *room < lane_max)
+            .collect()
+    }
+
+    /// Takes what a claim brought and starts what may start. A lane that gave less than it was
+    /// asked for has nothing due left.
+    pub fn take_claimed(&self, claimed: Vec<ClaimedLane>, lane_max: u32) {
+        let now = self.clock.now();
+        let mut table = self.lock();
+        for claimed_lane in claimed {
+            let id = claimed_lane.endpoint.id;
+            let lane = table.lane(id, now);
+            lane.health = claimed_lane.health;
+            lane.backlog = claimed_lane.deliveries.len() >= lane_max.min(2 * lane.window) as usize;
+            for (delivery, message) in claimed_lane.deliveries {
+                let endpoint = claimed_lane.endpoint.clone();
+                table.wait(now, Job { delivery, message, endpoint });
+            }
+        }
+        self.pump(table);
+    }
+
+    /// The whole store has nothing due: no lane has a backlog.
+    pub fn clear_backlogs(&self) {
+        for lane in self.lock().lanes.values_mut() {
+            lane.backlog = false;
+        }
+    }
+
+    /// An attempt ended. Returns the next job for the same task, if one may go.
+    pub fn finished(&self, id: EndpointId, weight: Weight) -> Option<Job> {
+        let now = self.clock.now();
+        let mut table = self.lock();
+        let lane = table.lane(id, now);
+        lane.in_flight = lane.in_flight.saturating_sub(1);
+        let counted = lane.in_flight_unproven;
+        match weight {
+            Weight::Good => {
+                lane.window = (lane.window + 1).min(self.rules.in_flight_max);
+                lane.proven = true;
+                lane.in_flight_unproven = 0;
+            }
+            Weight::Bad => {
+                lane.window = (lane.window / 2).max(WINDOW_MIN);
+                lane.proven = false;
+            }
+            Weight::Neutral => {}
+        }
+        lane.in_flight_unproven = lane.in_flight_unproven.min(lane.in_flight);
+        let released = (counted - lane.in_flight_unproven) as usize;
+        let backlog = lane.backlog;
+        table.in_flight -= 1;
+        table.in_flight_unproven -= released;
+        table.list(id);
+        let next = self.next(&mut table);
+        let more = next.is_some() && !table.ready.is_empty();
+        if backlog || next.is_none() {
+            self.freed.notify_one();
+        }
+        if more {
+            self.pump(table);
+        }
+        next
+    }
+
+    /// The store's word on lanes' health. Jobs of a lane that may not go now are returned: they go
+    /// back to the store.
+    pub fn refresh(&self, healths: &[(EndpointId, Health)]) -> Vec<LeasedDelivery> {
+        let now = self.clock.now();
+        let mut given_back = Vec::new();
+        let mut table = self.lock();
+        for (id, health) in healths {
+            let Some(lane) = table.lanes.get_mut(id) else { continue };
+            lane.health = *health;
+            if !matches!(health.admit(&self.rules, now), Admission::Go { .. }) {
+                table.empty(*id, &mut given_back, |_| true);
+            }
+        }
+        given_back
+    }
+
+    /// Jobs that have waited too long, to go back to the store; and lanes long idle are forgotten.
+    pub fn tidy(&self) -> Vec<LeasedDelivery> {
+        let now = self.clock.now();
+        let too_old = now.before(WAITING_FOR_MAX);
+        let mut given_back = Vec::new();
+        let mut table = self.lock();
+        let waiting: Vec<_> = table
+            .lanes
+            .iter()
+            .filter(|(_, lane)| lane.waiting_count > 0)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            table.empty(id, &mut given_back, |since| since < too_old);
+        }
+        let forget_before = now.before(FORGET_AFTER);
+        table.lanes.retain(|_, lane| {
+            lane.in_flight > 0
+                || lane.waiting_count > 0
+                || lane.reserved > 0
+                || lane.used_at > forget_before
+        });
+        given_back
+    }
+
+    /// From now on nothing starts and nothing is taken; what waits goes back to the store.
+    pub fn stop(&self) -> Vec<LeasedDelivery> {
+        let mut given_back = Vec::new();
+        let mut table = self.lock();
+        table.stopping = true;
+        let ids: Vec<_> = table.lanes.keys().copied().collect();
+        for id in ids {
+            table.empty(id, &mut given_back, |_| true);
+        }
+        given_back
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Every change below is complete before anything can panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts whatever may start, after the lock is gone.
+    fn pump(&self, mut table: MutexGuard<'_, Table>) {
+        let mut jobs = Vec::new();
+        while let Some(job) = self.next(&mut table) {
+            jobs.push(job);
+        }
+        drop(table);
+        for job in jobs {
+            (self.start)(job);
+        }
+    }
+
+    /// The next job that may start, counted as in flight.
+    fn next(&self, table: &mut Table) -> Option<Job> {
+        if table.in_flight >= self.capacity.in_flight_max {
+            return None;
+        }
+        for _ in 0..table.ready.len() {
+            let id = table.ready.pop_front()?;
+            let unproven_full = table.in_flight_unproven >= self.capacity.in_flight_max / 2;
+            let lane = table.lanes.get_mut(&id)?;
+            lane.listed = false;
+            if lane.waiting_count == 0 || lane.in_flight >= self.lane_max(lane) {
+                continue;
+            }
+            if !lane.proven && unproven_full {
+                lane.listed = true;
+                table.ready.push_back(id);
+                continue;
+            }
+            let unproven = !lane.proven;
+            let Some(job) = lane.pop() else { continue };
+            lane.in_flight += 1;
+            lane.in_flight_unproven += u32::from(unproven);
+            table.in_flight += 1;
+            table.in_flight_unproven += usize::from(unproven);
+            table.waiting -= 1;
+            table.waiting_bytes -= size_of(&job);
+            table.list(id);
+            return Some(job);
+        }
+        None
+    }
+
+    fn lane_max(&self, lane: &Lane) -> u32 {
+        lane.health.ramp.unwrap_or(u32::MAX).min(lane.window).min(self.rules.in_flight_max)
+    }
+}
+
+impl FastPath for Lanes {
+    fn terms(&self) -> Option<LeaseTerms> {
+        let stopping = self.lock().stopping;
+        let until = self.clock.now().after(self.lease_for);
+        (!stopping).then_some(LeaseTerms { worker_id: self.worker_id, until })
+    }
+
+    fn reserve(&self, id: EndpointId, bytes: usize) -> Option<Room> {
+        let now = self.clock.now();
+        let mut table = self.lock();
+        let fits = !table.stopping
+            && table.waiting < self.capacity.waiting_max
+            && table.waiting_bytes + bytes <= self.capacity.waiting_bytes_max;
+        let lane = table.lane(id, now);
+        let healthy = matches!(
+            lane.health.admit(&self.rules, now),
+            Admission::Go { drain: false, .. }
+        );
+        // What waits must be gone again well before its lease is: a few rounds of the window.
+        let lane_fits = lane.waiting_count + lane.reserved
+            < LANE_WAITING_MAX.min(if lane.proven { usize::MAX } else { 4 * lane.window as usize });
+        if !healthy || lane.backlog {
+            return None;
+        }
+        if !fits || !lane_fits {
+            lane.backlog = true;
+            return None;
+        }
+        lane.reserved += 1;
+        table.waiting += 1;
+        table.waiting_bytes += bytes;
+        Some(Room { endpoint_id: id, bytes })
+    }
+
+    fn hand_over(&self, jobs: Vec<Job>) {
+        let now = self.clock.now();
+        let mut table = self.lock();
+        for job in jobs {
+            let bytes = size_of(&job);
+            table.unreserve(&Room { endpoint_id: job.endpoint.id, bytes });
+            table.wait(now, job);
+        }
+        self.pump(table);
+    }
+
+    fn release(&self, room: Room) {
+        self.lock().unreserve(&room);
+    }
+}
+
+impl Table {
+    fn lane(&mut self, id: EndpointId, now: Timestamp) -> &mut Lane {
+        let lane = self.lanes.entry(id).or_insert_with(|| Lane::new(now));
+        lane.used_at = now;
+        lane
+    }
+
+    fn wait(&mut self, now: Timestamp, job: Job) {
+        let id = job.endpoint.id;
+        self.waiting += 1;
+        self.waiting_bytes += size_of(&job);
+        let lane = self.lane(id, now);
+        lane.waiting_count += 1;
+        lane.waiting[job.delivery.class as usize].push_back((now, job));
+        self.list(id);
+    }
+
+    fn unreserve(&mut self, room: &Room) {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(room.bytes);
+        if let Some(lane) = self.lanes.get_mut(&room.endpoint_id) {
+            lane.reserved = lane.reserved.saturating_sub(1);
+        }
+    }
+
+    /// Gives the lane a turn, if it has something to do and is not in line already.
+    fn list(&mut self, id: EndpointId) {
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && !lane.listed
+            && lane.waiting_count > 0
+            && lane.in_flight < lane.window
+        {
+            lane.listed = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Takes the waiting jobs that `which` picks by when they began to wait out of the lane.
+    fn empty(
+        &mut self,
+        id: EndpointId,
+        given_back: &mut Vec<LeasedDelivery>,
+        which: impl Fn(Timestamp) -> bool,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        for queue in &mut lane.waiting {
+            queue.retain(|(since, job)| {
+                let goes = which(*since);
+                if goes {
+                    lane.waiting_count -= 1;
+                    self.waiting -= 1;
+                    self.waiting_bytes -= size_of(job);
+                    lane.backlog = true;
+                    given_back.push(job.delivery);
+                }
+                !goes
+            });
+        }
+    }
+}
+
+impl Lane {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            health: Health::default(),
+            window: WINDOW_START,
+            proven: false,
+            in_flight: 0,
+            in_flight_unproven: 0,
+            waiting: Default::default(),
+            waiting_count: 0,
+            reserved: 0,
+            turns: 0,
+            backlog: false,
+            listed: false,
+            used_at: now,
+        }
+    }
+
+    /// The oldest job of the class whose turn it is: every fourth turn goes to the lowest class
+    /// that has something waiting, the others to the highest.
+    fn pop(&mut self) -> Option<Job> {
+        self.turns = self.turns.wrapping_add(1);
+        let queue = if self.turns.is_multiple_of(4) {
+            self.waiting.iter_mut().rev().find(|queue| !queue.is_empty())
+        } else {
+            self.waiting.iter_mut().find(|queue| !queue.is_empty())
+        };
+        let (_, job) = queue?.pop_front()?;
+        self.waiting_count -= 1;
+        Some(job)
+    }
+}
+
+fn size_of(job: &Job) -> usize {
+    job.message.payload.as_ref().map_or(0, bytes::Bytes::len)
+}

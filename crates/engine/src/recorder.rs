@@ -1,0 +1,145 @@
+//! Collects records and writes them in batches: attempts, states, health and sketches together.
+//!
+//! **Invariant:** a record that was handed over is written, or its delivery's lease runs out; when
+//! the store is away the recorder keeps what it has and tries again, and attempts wait for room.
+
+use crate::Shared;
+use crate::lanes::Lanes;
+use crate::sketches::Sketches;
+use posthaste_core::delivery::Record;
+use posthaste_core::endpoint::Endpoint;
+use posthaste_core::lane::Event;
+use posthaste_core::limits::RECORD_BATCH_MAX;
+use posthaste_core::time::within;
+use posthaste_store::outbox::{LaneEvent, RecordBatch, Recorded};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Records that may wait for the writer.
+const WAITING_MAX: usize = 4 * RECORD_BATCH_MAX;
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub struct Recorder(mpsc::Sender<(Record, Arc<Endpoint>)>);
+
+pub struct Records(mpsc::Receiver<(Record, Arc<Endpoint>)>);
+
+impl Recorder {
+    pub fn channel() -> (Self, Records) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (Self(sender), Records(receiver))
+    }
+
+    /// Returns when there was room; the record is written some milliseconds later.
+    pub async fn record(&self, record: Record, endpoint: Arc<Endpoint>) {
+        if self.0.send((record, endpoint)).await.is_err() {
+            tracing::error!("recorder.gone");
+        }
+    }
+}
+
+impl Records {
+    /// Writes until every `Recorder` is gone and all is written.
+    pub(crate) async fn run(mut self, shared: Arc<Shared>) {
+        let mut sketches = Sketches::default();
+        let mut batch = Vec::with_capacity(RECORD_BATCH_MAX);
+        loop {
+            let flush = tokio::time::sleep(sketches.flush_in(shared.clock.now()));
+            let open = tokio::select! {
+                count = self.0.recv_many(&mut batch, RECORD_BATCH_MAX) => count > 0,
+                () = flush => true,
+            };
+            for (record, _) in &batch {
+                sketches.add(record);
+            }
+            let now = shared.clock.now();
+            let due = if open { sketches.due(now) } else { sketches.all(now) };
+            if !batch.is_empty() || !due.is_empty() {
+                let records = std::mem::replace(&mut batch, Vec::with_capacity(RECORD_BATCH_MAX));
+                let settings = &shared.settings;
+                let whole = RecordBatch {
+                    worker_id: settings.worker_id,
+                    now,
+                    rules: settings.rules,
+                    records,
+                    sketches: due,
+                };
+                let recorded = write(&shared, whole).await;
+                settle(&shared, recorded).await;
+            }
+            if !open {
+                return;
+            }
+        }
+    }
+}
+
+/// Tries until the store takes it, with growing waits.
+async fn write(shared: &Shared, batch: RecordBatch) -> Recorded {
+    let mut wait = Duration::from_millis(50);
+    loop {
+        match shared.store.record(batch.clone()).await {
+            Ok(recorded) => return recorded,
+            Err(error) => {
+                shared.metrics.record_failed();
+                tracing::warn!(%error, records = batch.records.len(), "recorder.store_failed");
+                tokio::time::sleep(wait / 2 + within(wait / 2, shared.dice.roll())).await;
+                wait = (wait * 2).min(RETRY_AFTER_MAX);
+            }
+        }
+    }
+}
+
+async fn settle(shared: &Shared, recorded: Recorded) {
+    for key in &recorded.stale {
+        shared.metrics.went_stale();
+        tracing::warn!(
+            message_id = %key.message_id,
+            endpoint_id = %key.endpoint_id,
+            "delivery.lease_lost"
+        );
+    }
+    for event in &recorded.events {
+        shared.metrics.lane_event(&event.event);
+        announce(event);
+    }
+    give_back(shared, &shared.lanes, &recorded).await;
+    if recorded.due_now {
+        shared.queue.nudge();
+    }
+}
+
+/// What waits in memory for a lane that may not go now returns to the store.
+async fn give_back(shared: &Shared, lanes: &Lanes, recorded: &Recorded) {
+    let leases = lanes.refresh(&recorded.lanes);
+    if leases.is_empty() {
+        return;
+    }
+    if let Err(error) = shared.store.give_back(leases, shared.clock.now()).await {
+        // Their leases run out by themselves.
+        tracing::warn!(%error, "recorder.give_back_failed");
+    }
+}
+
+fn announce(event: &LaneEvent) {
+    let LaneEvent { application_id, endpoint_id, event } = event;
+    match event {
+        Event::Opened { until } => {
+            tracing::warn!(%endpoint_id, %application_id, until_ms = until.as_millis(), "breaker.opened");
+        }
+        Event::Reopened { until } => {
+            tracing::info!(%endpoint_id, %application_id, until_ms = until.as_millis(), "breaker.reopened");
+        }
+        Event::Closed => tracing::info!(%endpoint_id, %application_id, "breaker.closed"),
+        Event::Failing { percent, since } => {
+            tracing::warn!(%endpoint_id, %application_id, percent, since_ms = since.as_millis(), "endpoint.failing");
+        }
+        Event::Exhausted { since } => {
+            tracing::error!(%endpoint_id, %application_id, since_ms = since.as_millis(), "endpoint.disabled");
+        }
+        Event::Gone => {
+            tracing::error!(%endpoint_id, %application_id, reason = "gone", "endpoint.disabled");
+        }
+    }
+}
