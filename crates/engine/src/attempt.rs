@@ -1,12 +1,12 @@
 //! One attempt, as a pipeline: sign, send, judge, record. A retry is the same with a higher number.
 
+use crate::EngineSettings;
 use crate::courier::{Courier, Errand, Target};
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::recorder::Recorder;
-use crate::EngineSettings;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use posthaste_core::breaker;
 use posthaste_core::delivery::{Record, Trigger, Verdict};
 use posthaste_core::endpoint::Endpoint;
@@ -149,19 +149,15 @@ impl Carrier {
             return refused("the payload is gone");
         };
         let id = job.message.id.to_string();
-        let signature = job.endpoint.secrets.sign(&id, now, &payload);
+        let signature = job.endpoint.secrets.sign_content(&id, now.as_secs(), &payload);
         let mut headers = prepared.headers.clone();
         if sign(&mut headers, self.policy.signing, &id, now, &signature).is_none() {
             return refused("the signature does not fit a header");
         }
-        self.courier
-            .send(Errand {
-                target: prepared.target.clone(),
-                headers,
-                body: payload,
-                timeout: job.endpoint.timeout(self.policy.timeout),
-            })
-            .await
+        let timeout = job.endpoint.timeout(self.policy.timeout);
+        let target = &prepared.target;
+        let errand = Errand { target, method: Method::POST, headers, body: payload, timeout };
+        self.courier.send(&errand).await
     }
 
     fn judge(&self, job: &Job, outcome: &Outcome, now: Timestamp) -> Verdict {
@@ -199,7 +195,8 @@ impl Prepared {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // Checked when they were configured, so nothing is skipped here.
         for (name, value) in endpoint.headers.iter() {
-            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value))
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::try_from(value))
             {
                 headers.insert(name, value);
             }

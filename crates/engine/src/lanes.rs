@@ -112,11 +112,7 @@ impl Lanes {
 
     pub fn occupancy(&self) -> Occupancy {
         let table = self.lock();
-        Occupancy {
-            in_flight: table.in_flight,
-            waiting: table.waiting,
-            lanes: table.lanes.len(),
-        }
+        Occupancy { in_flight: table.in_flight, waiting: table.waiting, lanes: table.lanes.len() }
     }
 
     /// How many deliveries a claim may bring.
@@ -326,10 +322,8 @@ impl FastPath for Lanes {
             && table.waiting < self.capacity.waiting_max
             && table.waiting_bytes + bytes <= self.capacity.waiting_bytes_max;
         let lane = table.lane(id, now);
-        let healthy = matches!(
-            lane.health.admit(&self.rules, now),
-            Admission::Go { drain: false, .. }
-        );
+        let healthy =
+            matches!(lane.health.admit(&self.rules, now), Admission::Go { drain: false, .. });
         // What waits must be gone again well before its lease is: a few rounds of the window.
         let lane_fits = lane.waiting_count + lane.reserved
             < LANE_WAITING_MAX.min(if lane.proven { usize::MAX } else { 4 * lane.window as usize });

@@ -8,11 +8,22 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Upper bounds of the attempt latency buckets, in milliseconds.
-const BUCKETS_MS: [u64; 12] =
-    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 15_000];
+const BUCKETS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 15_000];
 const OUTCOMES: [&str; 14] = [
-    "success", "status_1xx", "status_3xx", "status_4xx", "status_5xx", "dns", "connect", "tls",
-    "timeout", "closed", "protocol", "blocked", "local", "status_other",
+    "success",
+    "status_1xx",
+    "status_3xx",
+    "status_4xx",
+    "status_5xx",
+    "dns",
+    "connect",
+    "tls",
+    "timeout",
+    "closed",
+    "protocol",
+    "blocked",
+    "local",
+    "status_other",
 ];
 
 #[derive(Default)]

@@ -52,11 +52,7 @@ impl Sketches {
 
     /// How long until something must be flushed.
     pub fn flush_in(&self, now: Timestamp) -> Duration {
-        if self.is_dirty {
-            FLUSH_EVERY.saturating_sub(now.since(self.flushed_at))
-        } else {
-            HOUR
-        }
+        if self.is_dirty { FLUSH_EVERY.saturating_sub(now.since(self.flushed_at)) } else { HOUR }
     }
 
     /// What is to be written now: nothing, unless the last flush is long enough ago.
