@@ -55,8 +55,8 @@ impl SourceFile {
         extension.is_some_and(|found| extensions.iter().any(|extension| found == *extension))
     }
 
-    /// Whether all of it only ever runs in tests. The conformance suites and the test kit are
-    /// libraries, but what they do is assert.
+    /// Whether none of it is shipped: tests, measurements and examples. The conformance suites and
+    /// the test kit are libraries, but what they do is assert.
     fn is_test(&self) -> bool {
         let stem = Path::new(&self.path).file_stem().and_then(|stem| stem.to_str());
         let stem = stem.unwrap_or_default();
@@ -68,7 +68,7 @@ impl SourceFile {
                 .split('/')
                 .rev()
                 .skip(1)
-                .any(|folder| matches!(folder, "tests" | "benches" | "conformance"))
+                .any(|folder| matches!(folder, "tests" | "benches" | "examples" | "conformance"))
             || stem == "conformance"
     }
 }
@@ -203,6 +203,7 @@ mod tests {
         assert!(is_test("crates/core/src/breaker_tests.rs"));
         assert!(is_test("crates/store/src/conformance/outbox.rs"));
         assert!(is_test("crates/testkit/src/lib.rs"));
+        assert!(is_test("crates/store/examples/rate.rs"));
         assert!(!is_test("crates/core/src/breaker.rs"));
         assert!(!is_test("xtask/src/test.rs"));
     }
