@@ -453,3 +453,7 @@ impl Lane {
 fn size_of(job: &Job) -> usize {
     job.message.payload.as_ref().map_or(0, bytes::Bytes::len)
 }
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;
