@@ -1,8 +1,8 @@
 //! This process's lanes: which jobs wait in memory, what is in flight, who may go next.
 //!
 //! A lane's truth (breaker, ramp, limits) is its row in the store; here is a copy that the last
-//! claim or record brought, so that the fast path need not ask. Whatever the copy gets wrong costs a
-//! detour through the store, never a promise.
+//! claim or record brought, so that the fast path need not ask. Whatever the copy gets wrong costs
+//! a detour through the store, never a promise.
 //!
 //! **Invariant:** deliveries in flight are bounded three times: per lane by a window that grows
 //! with success and shrinks with failure, over all lanes, and over all lanes whose last answer was

@@ -10,7 +10,7 @@ use posthaste_core::delivery::Record;
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::lane::Event;
 use posthaste_core::limits::RECORD_BATCH_MAX;
-use posthaste_core::time::within;
+use posthaste_core::time::{Timestamp, within};
 use posthaste_store::outbox::{LaneEvent, RecordBatch, Recorded};
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,19 +124,23 @@ async fn give_back(shared: &Shared, lanes: &Lanes, recorded: &Recorded) {
 
 fn announce(event: &LaneEvent) {
     let LaneEvent { application_id, endpoint_id, event } = event;
-    match event {
+    let ms = Timestamp::as_millis;
+    match *event {
         Event::Opened { until } => {
-            tracing::warn!(%endpoint_id, %application_id, until_ms = until.as_millis(), "breaker.opened");
+            tracing::warn!(%endpoint_id, %application_id, until_ms = ms(until), "breaker.opened");
         }
         Event::Reopened { until } => {
-            tracing::info!(%endpoint_id, %application_id, until_ms = until.as_millis(), "breaker.reopened");
+            let until_ms = ms(until);
+            tracing::info!(%endpoint_id, %application_id, until_ms, "breaker.reopened");
         }
         Event::Closed => tracing::info!(%endpoint_id, %application_id, "breaker.closed"),
         Event::Failing { percent, since } => {
-            tracing::warn!(%endpoint_id, %application_id, percent, since_ms = since.as_millis(), "endpoint.failing");
+            let since_ms = ms(since);
+            tracing::warn!(%endpoint_id, %application_id, percent, since_ms, "endpoint.failing");
         }
         Event::Exhausted { since } => {
-            tracing::error!(%endpoint_id, %application_id, since_ms = since.as_millis(), "endpoint.disabled");
+            let (reason, since_ms) = ("failing", ms(since));
+            tracing::error!(%endpoint_id, %application_id, reason, since_ms, "endpoint.disabled");
         }
         Event::Gone => {
             tracing::error!(%endpoint_id, %application_id, reason = "gone", "endpoint.disabled");

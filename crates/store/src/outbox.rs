@@ -38,7 +38,7 @@ pub trait Outbox: Send + Sync {
 
     /// One more attempt by hand, now, whatever the filters say. A waiting retry stays planned for
     /// its time should this attempt fail; a finished delivery gets this one attempt. Fails with
-    /// `NotFound` when message or endpoint are not there, and with `Limit` when the payload is gone.
+    /// `NotFound` when message or endpoint are not there, with `Limit` when the payload is gone.
     async fn resend(&self, key: DeliveryKey, now: Timestamp) -> Result<Resent>;
 }
 
