@@ -192,3 +192,30 @@ impl Breaker {
         until
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f060_what_counts_against_an_endpoint() {
+        for status in [300, 308, 401, 403, 404, 408, 410, 425, 500, 503, 599, 101, 600] {
+            assert_eq!(weigh(OutcomeClass::Status(status)), Weight::Bad, "{status}");
+        }
+        for status in [400, 402, 405, 409, 413, 421, 422, 429, 451, 499] {
+            assert_eq!(weigh(OutcomeClass::Status(status)), Weight::Neutral, "{status}");
+        }
+        assert_eq!(weigh(OutcomeClass::Failure(FailureKind::Local)), Weight::Neutral);
+        assert_eq!(weigh(OutcomeClass::Failure(FailureKind::Blocked)), Weight::Bad);
+        assert_eq!(weigh(OutcomeClass::Success), Weight::Good);
+    }
+
+    #[test]
+    fn presets_differ_in_patience_only() {
+        let cooldown = |name| BreakerPolicy::preset(name).map(|policy| policy.cooldown.as_secs());
+        assert_eq!(cooldown("quick"), Some(5));
+        assert_eq!(cooldown("patient"), Some(300));
+        assert_eq!(cooldown("never"), None);
+        assert_eq!(BreakerPolicy::preset("quick"), Some(BreakerPolicy::default()));
+    }
+}

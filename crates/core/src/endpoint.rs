@@ -4,9 +4,10 @@ use crate::event::{
     ApplicationUid, Channel, EndpointUid, EventTypeName, FeatureFlag, OrganisationId,
 };
 use crate::id::{ApplicationId, EndpointId};
-use crate::limiter::RateLimit;
+use crate::limiter::{RateLimit, RateLimitError};
 use crate::limits;
-use crate::retry::RetryPolicy;
+use crate::redact;
+use crate::retry::{RetryPolicy, RetryPolicyError};
 use crate::sign::SecretRing;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -55,8 +56,10 @@ pub struct Endpoint {
 }
 
 /// What an endpoint has of its own, where the global settings do not fit it.
+///
+/// One that was read (`Deserialize`) or came out of `checked` keeps its bounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", try_from = "UncheckedPolicy")]
 pub struct EndpointPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryPolicy>,
@@ -71,6 +74,26 @@ pub struct EndpointPolicy {
     pub final_statuses: Vec<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
+}
+
+/// Which bound an endpoint's policy breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    #[error("`retry`: {0}")]
+    Retry(#[from] RetryPolicyError),
+    #[error("`rateLimit`: {0}")]
+    RateLimit(#[from] RateLimitError),
+    #[error("`timeoutMs` must be between 1 and {}", limits::TIMEOUT_MAX.as_millis())]
+    Timeout,
+    #[error("`finalStatuses` may only hold statuses from 300 to 599")]
+    FinalStatus,
+    #[error("`finalStatuses` may hold at most {} statuses", limits::FINAL_STATUSES_MAX)]
+    FinalStatusCount,
+    #[error(
+        "`userAgent` must be 1 to {} visible ASCII characters and blanks",
+        limits::NAME_BYTES_MAX
+    )]
+    UserAgent,
 }
 
 /// Why an endpoint gets nothing for now.
@@ -112,6 +135,62 @@ impl Endpoint {
     }
 }
 
+impl EndpointPolicy {
+    /// Refuses a policy that breaks a bound.
+    pub fn checked(mut self) -> Result<Self, PolicyError> {
+        self.retry = self.retry.map(RetryPolicy::checked).transpose()?;
+        self.rate_limit = self.rate_limit.map(RateLimit::checked).transpose()?;
+        let timeout_in_bounds =
+            |ms: &u32| *ms > 0 && Duration::from_millis((*ms).into()) <= limits::TIMEOUT_MAX;
+        if !self.timeout_ms.as_ref().is_none_or(timeout_in_bounds) {
+            return Err(PolicyError::Timeout);
+        }
+        if self.final_statuses.len() > limits::FINAL_STATUSES_MAX {
+            return Err(PolicyError::FinalStatusCount);
+        }
+        if !self.final_statuses.iter().all(|status| (300..600).contains(status)) {
+            return Err(PolicyError::FinalStatus);
+        }
+        if !self.user_agent.as_deref().is_none_or(is_user_agent) {
+            return Err(PolicyError::UserAgent);
+        }
+        Ok(self)
+    }
+}
+
+fn is_user_agent(text: &str) -> bool {
+    let visible = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    (1..=limits::NAME_BYTES_MAX).contains(&text.len())
+        && text.trim() == text
+        && text.bytes().all(visible)
+}
+
+/// The wire form of a policy, before its bounds are checked.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct UncheckedPolicy {
+    retry: Option<RetryPolicy>,
+    timeout_ms: Option<u32>,
+    rate_limit: Option<RateLimit>,
+    final_statuses: Vec<u16>,
+    user_agent: Option<String>,
+}
+
+impl TryFrom<UncheckedPolicy> for EndpointPolicy {
+    type Error = PolicyError;
+
+    fn try_from(raw: UncheckedPolicy) -> Result<Self, PolicyError> {
+        Self {
+            retry: raw.retry,
+            timeout_ms: raw.timeout_ms,
+            rate_limit: raw.rate_limit,
+            final_statuses: raw.final_statuses,
+            user_agent: raw.user_agent,
+        }
+        .checked()
+    }
+}
+
 impl fmt::Debug for Endpoint {
     /// Shows what tells it apart, nothing that is secret or personal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,6 +201,9 @@ impl fmt::Debug for Endpoint {
             .finish_non_exhaustive()
     }
 }
+
+/// No spelling of a URL of the greatest length is longer, but for what is dropped anyway.
+const URL_TEXT_BYTES_MAX: usize = 4 * limits::URL_BYTES_MAX;
 
 /// An endpoint's address in the WHATWG normal form: `http` or `https`, with an ASCII host.
 ///
@@ -144,8 +226,9 @@ pub enum UrlError {
 }
 
 impl EndpointUrl {
+    /// Reads a URL in any spelling; the length that counts is that of its normal form.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        if text.len() > limits::URL_BYTES_MAX {
+        if text.len() > URL_TEXT_BYTES_MAX {
             return Err(UrlError::Length);
         }
         let mut url = Url::parse(text).map_err(UrlError::Malformed)?;
@@ -173,16 +256,16 @@ impl EndpointUrl {
     pub fn is_https(&self) -> bool {
         self.0.scheme() == "https"
     }
+
+    /// What the endpoint's owner may see in an answer: user info and query values are masked.
+    pub fn masked(&self) -> String {
+        redact::url_for_owner(&self.0)
+    }
 }
 
 impl fmt::Debug for EndpointUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.0.host_str().unwrap_or_default();
-        write!(f, "{}://{host}", self.0.scheme())?;
-        if let Some(port) = self.0.port() {
-            write!(f, ":{port}")?;
-        }
-        f.write_str("/…")
+        f.write_str(&redact::url_for_log(&self.0))
     }
 }
 
@@ -293,3 +376,6 @@ impl fmt::Debug for EndpointHeaders {
         f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,6 +79,8 @@ pub struct Observation {
     /// A wait that the receiver asked for, already bounded.
     pub retry_after: Option<Duration>,
     pub latency: Duration,
+    /// The attempt was handed out as a probe, and it is the one that is waited for: see
+    /// `Health::awaits`.
     pub probe: bool,
 }
 
@@ -134,6 +136,12 @@ impl Health {
     /// Notes that the one probe went out under a lease until `probe_until`.
     pub fn probe(&mut self, probe_until: Timestamp) {
         self.breaker.probe(probe_until);
+    }
+
+    /// Whether the probe under a lease until `lease_until` is the one that the breaker waits for.
+    /// It may have closed and opened since that probe went out, and wait for another one now.
+    pub fn awaits(&self, lease_until: Timestamp) -> bool {
+        self.breaker.position == Position::HalfOpen { probe_until: lease_until }
     }
 
     /// Folds one observation in. At most two events: what became of the breaker, and what else.
@@ -251,3 +259,6 @@ impl Health {
         Some(Event::Failing { percent, since })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,6 @@ fn read_number(bytes: &mut &[u8]) -> Option<u64> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,3 +140,6 @@ impl TryFrom<Unchecked> for RateLimit {
         Self { count: raw.count, period_ms: raw.period_ms, burst }.checked()
     }
 }
+
+#[cfg(test)]
+mod tests;

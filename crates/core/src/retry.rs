@@ -241,3 +241,6 @@ impl TryFrom<Unchecked> for RetryPolicy {
         .checked()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -298,3 +298,6 @@ fn encode(prefix: &str, bytes: &[u8]) -> String {
 fn refused(why: &str) -> SecretError {
     SecretError(why.to_owned())
 }
+
+#[cfg(test)]
+mod tests;
