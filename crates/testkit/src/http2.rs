@@ -3,6 +3,7 @@
 //! A real HTTP/2 server library would hide what the tests are about: which stream a GOAWAY names,
 //! and what is said about the streams above it.
 
+use crate::receiver::read_request;
 use crate::tls::Identity;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -57,11 +58,12 @@ type Script = Box<dyn FnMut(&Http2Request) -> Vec<Move> + Send>;
 struct State {
     script: Script,
     requests: Vec<Http2Request>,
+    http1_requests: usize,
     connections: usize,
 }
 
 impl Http2Receiver {
-    /// Speaks TLS with `h2` as its only protocol. `script` is asked about each whole request.
+    /// Speaks HTTP/2 over TLS and nothing else. `script` is asked about each whole request.
     ///
     /// # Panics
     /// When there is no free port.
@@ -69,11 +71,35 @@ impl Http2Receiver {
         identity: &Identity,
         script: impl FnMut(&Http2Request) -> Vec<Move> + Send + 'static,
     ) -> Self {
+        Self::listen(identity, &["h2"], script).await
+    }
+
+    /// Speaks HTTP/1.1 as well, and answers 200 to all that comes with it.
+    ///
+    /// # Panics
+    /// When there is no free port.
+    pub async fn start_with_http1(
+        identity: &Identity,
+        script: impl FnMut(&Http2Request) -> Vec<Move> + Send + 'static,
+    ) -> Self {
+        Self::listen(identity, &["h2", "http/1.1"], script).await
+    }
+
+    async fn listen(
+        identity: &Identity,
+        alpn: &[&str],
+        script: impl FnMut(&Http2Request) -> Vec<Move> + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let state = State { script: Box::new(script), requests: Vec::new(), connections: 0 };
+        let state = State {
+            script: Box::new(script),
+            requests: Vec::new(),
+            http1_requests: 0,
+            connections: 0,
+        };
         let shared = Arc::new(Mutex::new(state));
-        let acceptor = identity.acceptor(&["h2"]);
+        let acceptor = identity.acceptor(alpn);
         let state = Arc::clone(&shared);
         let listening = tokio::spawn(async move {
             let mut serving = JoinSet::new();
@@ -86,6 +112,10 @@ impl Http2Receiver {
                         state.connections += 1;
                         state.connections
                     };
+                    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                        let _ = serve_http1(stream, &state).await;
+                        return;
+                    }
                     let _ = Session::new(stream, number, &state).run().await;
                 });
             }
@@ -99,6 +129,10 @@ impl Http2Receiver {
 
     pub fn requests(&self) -> Vec<Http2Request> {
         locked(&self.shared).requests.clone()
+    }
+
+    pub fn http1_requests(&self) -> usize {
+        locked(&self.shared).http1_requests
     }
 
     pub fn connections(&self) -> usize {
@@ -232,6 +266,19 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Session<'s, S> {
         self.stream.write_all(&frame).await?;
         self.stream.flush().await
     }
+}
+
+async fn serve_http1<S>(mut stream: S, state: &Mutex<State>) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut buffer = Vec::new();
+    while read_request(&mut stream, &mut buffer, 0).await?.is_some() {
+        locked(state).http1_requests += 1;
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
+        stream.flush().await?;
+    }
+    Ok(())
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {

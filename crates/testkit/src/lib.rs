@@ -2,10 +2,7 @@
 //!
 //! Everything listens on loopback only. Waiting is for events, with a bound that is only there to
 //! turn a hang into a failure.
-#![cfg_attr(
-    feature = "tls",
-    expect(clippy::expect_used, reason = "a broken test machine is a failed test")
-)]
+#![expect(clippy::expect_used, reason = "a broken test machine is a failed test")]
 
 mod black_hole;
 mod clock;

@@ -42,6 +42,8 @@ struct State {
     /// Requests that `next_request` has handed out.
     handed_out: usize,
     connections: usize,
+    open_connections: usize,
+    server_names: Vec<String>,
 }
 
 impl Receiver {
@@ -102,6 +104,16 @@ impl Receiver {
         self.shared.state().connections
     }
 
+    /// Connections that neither side has ended.
+    pub fn open_connections(&self) -> usize {
+        self.shared.state().open_connections
+    }
+
+    /// The names that senders asked for in TLS (SNI), one per connection that had one.
+    pub fn server_names(&self) -> Vec<String> {
+        self.shared.state().server_names.clone()
+    }
+
     /// Waits for the request after the one that the last call returned.
     ///
     /// # Panics
@@ -156,18 +168,18 @@ impl ReceiverBuilder {
         self,
         script: impl FnMut(&ReceivedRequest) -> Reply + Send + 'static,
     ) -> Receiver {
-        let bound = TcpListener::bind(SocketAddr::new(self.ip, self.port)).await;
-        let listener = match bound {
-            Ok(listener) => listener,
-            Err(error) => panic!("{}:{} cannot be listened on: {error}", self.ip, self.port),
-        };
-        let address = listener.local_addr().unwrap_or(SocketAddr::new(self.ip, self.port));
+        let listener = TcpListener::bind(SocketAddr::new(self.ip, self.port))
+            .await
+            .expect("the address can be listened on");
+        let address = listener.local_addr().expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 script: Box::new(script),
                 requests: Vec::new(),
                 handed_out: 0,
                 connections: 0,
+                open_connections: 0,
+                server_names: Vec::new(),
             }),
             request_count: watch::Sender::new(0),
         });
@@ -186,14 +198,18 @@ impl ReceiverBuilder {
             if let Some(acceptor) = self.tls.clone() {
                 serving.spawn(async move {
                     if let Ok(stream) = acceptor.accept(stream).await {
+                        let name = stream.get_ref().1.server_name().map(str::to_owned);
+                        shared.state().server_names.extend(name);
                         serve(stream, number, &shared).await;
                     }
+                    shared.disconnected();
                 });
                 continue;
             }
             serving.spawn(async move {
                 let _ = stream.set_nodelay(true);
                 serve(stream, number, &shared).await;
+                shared.disconnected();
             });
         }
     }
@@ -203,7 +219,12 @@ impl Shared {
     fn connected(&self) -> usize {
         let mut state = self.state();
         state.connections += 1;
+        state.open_connections += 1;
         state.connections
+    }
+
+    fn disconnected(&self) {
+        self.state().open_connections -= 1;
     }
 
     fn take(&self, mut request: ReceivedRequest) -> Reply {
@@ -243,7 +264,10 @@ where
     S: AsyncRead + AsyncWrite + Resettable + Unpin,
 {
     let mut buffer = Vec::new();
-    while let Ok(Some(request)) = read_request(&mut stream, &mut buffer, connection).await {
+    let mut is_first = true;
+    while let Ok(Some(mut request)) = read_request(&mut stream, &mut buffer, connection).await {
+        request.is_first_on_connection = is_first;
+        is_first = false;
         let reply = shared.take(request);
         for step in reply.steps {
             if !perform(&mut stream, step).await {
@@ -298,7 +322,8 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> bool {
     stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok()
 }
 
-async fn read_request<S: AsyncRead + Unpin>(
+/// The next whole request, or `None` when the sender has closed.
+pub(crate) async fn read_request<S: AsyncRead + Unpin>(
     stream: &mut S,
     buffer: &mut Vec<u8>,
     connection: usize,
@@ -312,7 +337,13 @@ async fn read_request<S: AsyncRead + Unpin>(
         }
     };
     let head = Bytes::from(buffer.drain(..head_end).collect::<Vec<u8>>());
-    let mut request = ReceivedRequest { connection, number: 0, head, body: Bytes::new() };
+    let mut request = ReceivedRequest {
+        connection,
+        number: 0,
+        is_first_on_connection: false,
+        head,
+        body: Bytes::new(),
+    };
     let length = request.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
     while buffer.len() < length {
         if stream.read_buf(buffer).await? == 0 {

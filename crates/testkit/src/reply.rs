@@ -130,6 +130,13 @@ impl Reply {
         self
     }
 
+    /// Both replies, as one.
+    #[must_use]
+    pub fn followed_by(mut self, next: Self) -> Self {
+        self.steps.extend(next.steps);
+        self
+    }
+
     /// The same reply, later.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {

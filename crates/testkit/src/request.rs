@@ -9,6 +9,8 @@ pub struct ReceivedRequest {
     pub connection: usize,
     /// Counted from 1 per receiver.
     pub number: usize,
+    /// No other request came over this connection before.
+    pub is_first_on_connection: bool,
     /// Request line and headers with the empty line.
     pub head: Bytes,
     pub body: Bytes,

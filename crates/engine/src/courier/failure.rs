@@ -62,7 +62,7 @@ fn is_head_too_large(error: &hyper::Error) -> bool {
     error.is_parse() && error.to_string() == "message head is too large"
 }
 
-pub(super) fn source_of<'e, E: Error + 'static>(error: &'e hyper::Error) -> Option<&'e E> {
+pub(super) fn source_of<E: Error + 'static>(error: &hyper::Error) -> Option<&E> {
     let mut source = error.source();
     while let Some(inner) = source {
         if let Some(found) = inner.downcast_ref::<E>() {

@@ -28,6 +28,8 @@ pub(super) struct Http2 {
     meter: Arc<Meter>,
     remote: IpAddr,
     pub is_reused: bool,
+    /// What the connection had received when the exchange began.
+    received_before: u64,
 }
 
 impl Http2 {
@@ -46,10 +48,11 @@ impl Http2 {
         tokio::spawn(async move {
             let _ = connection.await;
         });
-        Ok(Self { sender, meter, remote, is_reused: false })
+        Ok(Self { sender, meter, remote, is_reused: false, received_before: 0 })
     }
 
     pub async fn exchange(&mut self, request: Sent, trace: &mut Trace) -> Result<Received, Broken> {
+        self.received_before = self.meter.received();
         trace.send_over(self.remote, &self.meter);
         let head = self.sender.try_send_request(request);
         answer::receive(head, &self.meter, trace).await
@@ -62,21 +65,25 @@ impl Http2 {
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
-}
 
-/// Which failures of a stream are safe to send again (RFC 9113, section 8.7): the receiver says
-/// that it did not process the request, or the request was never sent.
-pub(super) fn remedy(broken: &Broken) -> Remedy {
-    if broken.is_unsent || broken.error.is_canceled() {
-        return Remedy::SendAgain;
-    }
-    match failure::source_of::<h2::Error>(&broken.error) {
-        Some(error) if error.is_remote() => match error.reason() {
-            Some(h2::Reason::HTTP_1_1_REQUIRED) => Remedy::SendAgainOverHttp1,
-            Some(h2::Reason::REFUSED_STREAM) => Remedy::SendAgain,
-            Some(_) if error.is_go_away() => Remedy::SendAgain,
-            _ => Remedy::None,
-        },
-        _ => Remedy::None,
+    /// Which failures of a stream are safe to send again (RFC 9113, section 8.7): the receiver
+    /// says that it did not process the request, or the request was never sent, or a kept
+    /// connection died without another byte.
+    pub fn remedy(&self, broken: &Broken) -> Remedy {
+        if broken.is_unsent || broken.error.is_canceled() {
+            return Remedy::SendAgain;
+        }
+        let said = failure::source_of::<h2::Error>(&broken.error)
+            .filter(|error| error.is_remote())
+            .and_then(|error| error.reason().map(|reason| (reason, error.is_go_away())));
+        match said {
+            Some((h2::Reason::HTTP_1_1_REQUIRED, _)) => Remedy::SendAgainOverHttp1,
+            Some((h2::Reason::REFUSED_STREAM, _) | (_, true)) => Remedy::SendAgain,
+            Some(_) => Remedy::None,
+            None if self.is_reused && self.meter.received() == self.received_before => {
+                Remedy::SendAgain
+            }
+            None => Remedy::None,
+        }
     }
 }

@@ -28,7 +28,7 @@ use crate::guard::Guard;
 use answer::{Broken, Received, Sent};
 use bytes::Bytes;
 use dial::Dialer;
-use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, Request, Version};
 use http_body_util::Full;
 use http1::Http1;
@@ -212,6 +212,10 @@ impl Parts {
                 *request.version_mut() = Version::HTTP_2;
             }
         }
+        // hyper gives every body its length, but takes an empty one for none.
+        if errand.body.is_empty() && !matches!(errand.method, Method::GET | Method::HEAD) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
         if !headers.contains_key(USER_AGENT) {
             headers.insert(USER_AGENT, self.user_agent.clone());
         }
@@ -257,7 +261,7 @@ impl Lent {
                 let is_stale = connection.is_reused && connection.meter().received() == 0;
                 if is_stale { Remedy::SendAgain } else { Remedy::None }
             }
-            Self::Http2(_) => http2::remedy(broken),
+            Self::Http2(connection) => connection.remedy(broken),
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::http1::Http1;
 use super::http2::Http2;
 use super::target::Origin;
+use super::trace::now;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -72,7 +73,7 @@ impl Pool {
                 let connections = state.origins.get_mut(origin)?;
                 if let Some(shared) = &mut connections.shared {
                     if shared.connection.is_open() {
-                        shared.used_at = Instant::now();
+                        shared.used_at = now();
                         return Some(Lent::Http2(shared.connection.clone()));
                     }
                     connections.shared = None;
@@ -101,7 +102,7 @@ impl Pool {
         if connections.idle.len() >= self.bounds.idle_per_host_max {
             return;
         }
-        connections.idle.push(Idle { connection, since: Instant::now() });
+        connections.idle.push(Idle { connection, since: now() });
         state.idle += 1;
         self.reap_from_now_on(&mut state);
     }
@@ -113,7 +114,7 @@ impl Pool {
         let mut state = self.state();
         let connections = state.connections(origin);
         if connections.shared.as_ref().is_none_or(|shared| !shared.connection.is_open()) {
-            connections.shared = Some(Shared { connection, used_at: Instant::now() });
+            connections.shared = Some(Shared { connection, used_at: now() });
             self.reap_from_now_on(&mut state);
         }
     }
@@ -132,7 +133,7 @@ impl Pool {
     pub fn remember_http1_only(&self, origin: &Arc<Origin>) {
         let mut state = self.state();
         state.origins.remove(origin).inspect(|old| state.idle -= old.idle.len());
-        let now = Instant::now();
+        let now = now();
         if state.http1_only.len() >= HTTP1_ONLY_MAX {
             state.http1_only.retain(|_, until| *until > now);
         }
@@ -142,7 +143,7 @@ impl Pool {
     }
 
     pub fn is_http1_only(&self, origin: &Arc<Origin>) -> bool {
-        self.state().http1_only.get(origin).is_some_and(|until| *until > Instant::now())
+        self.state().http1_only.get(origin).is_some_and(|until| *until > now())
     }
 
     /// Starts the task that closes old connections, unless it runs. It ends with the last one.
@@ -168,7 +169,7 @@ impl Pool {
     fn reap(&self) -> bool {
         let mut closing = Vec::new();
         let mut state = self.state();
-        let now = Instant::now();
+        let now = now();
         let is_old = |since: Instant| now.duration_since(since) >= self.bounds.idle_for;
         state.origins.retain(|_, connections| {
             let old = connections
