@@ -1,0 +1,119 @@
+//! The listener: connections, their bounds, and an orderly end.
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// The bounds of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeLimits {
+    /// Connections at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// A client whose request head takes longer is cut off; also ends idle connections.
+    pub head_time_max: Duration,
+    /// How long requests in flight may still take after the stop.
+    pub drain_time_max: Duration,
+}
+
+impl Default for ServeLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 4_096,
+            head_time_max: Duration::from_secs(60),
+            drain_time_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A pause after an accept that failed for want of something (file descriptors), so that it is not
+/// tried again in a tight loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Most of what a request's head may hold.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Serves `routes` until `stop` is ready. Then nothing new is accepted, requests in flight are
+/// finished within `drain_time_max`, and what is left is cut off.
+///
+/// # Errors
+/// When the listener itself cannot be used any more.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    limits: ServeLimits,
+    stop: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    let graceful = GracefulShutdown::new();
+    let permits = Arc::new(Semaphore::new(limits.connections_max));
+    let mut connections = tokio::task::JoinSet::new();
+    let mut stop = pin!(stop);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time_max)
+        .max_buf_size(HEAD_BYTES_MAX);
+    loop {
+        let next = async {
+            let permit = permits.clone().acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            next = next => next,
+            () = &mut stop => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) if is_of_connection(&error) => continue,
+            Err(error) => {
+                tracing::warn!(error = %error, "cannot accept connections now");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let connection = http.serve_connection(io_of(stream), service(&routes));
+        let connection = graceful.watch(connection);
+        connections.spawn(async move {
+            // A client's broken connection is its own affair.
+            if let Err(error) = connection.await {
+                tracing::trace!(error = %error, "a connection ended early");
+            }
+            drop(permit);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    if tokio::time::timeout(limits.drain_time_max, graceful.shutdown()).await.is_err() {
+        let left = connections.len();
+        tracing::warn!(left, "cut off connections that did not end in time");
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+fn service(routes: &Router) -> TowerToHyperService<Router> {
+    TowerToHyperService::new(routes.clone())
+}
+
+fn io_of(stream: TcpStream) -> TokioIo<TcpStream> {
+    // Answers are written whole; waiting for more to send would only delay them. A socket that
+    // refuses the option still works.
+    let _ = stream.set_nodelay(true);
+    TokioIo::new(stream)
+}
+
+/// Errors of the connection that was to be accepted, not of the listener.
+fn is_of_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
