@@ -102,6 +102,23 @@ fn late_results_do_not_keep_an_open_breaker_open_but_a_success_closes_it() {
 }
 
 #[test]
+fn the_probe_of_an_earlier_opening_does_not_free_the_slot_of_a_later_one() {
+    let rules = rules(3);
+    let mut health = opened(&rules);
+    health.probe(at(35));
+    assert!(health.awaits(at(35)));
+    settle(&mut health, &rules, seen(6, OK));
+    for _ in 0..3 {
+        settle(&mut health, &rules, seen(7, FAILED));
+    }
+    health.probe(at(42));
+    assert!(!health.awaits(at(35)) && health.awaits(at(42)));
+    let late = Observation { probe: health.awaits(at(35)), ..seen(13, FAILED) };
+    assert_eq!(settle(&mut health, &rules, late), []);
+    assert_eq!(health.admit(&rules, at(14)), Admission::Wait { until: at(42) });
+}
+
+#[test]
 fn a_slow_endpoint_has_half_the_threshold() {
     for (threshold, halved) in [(10, 5), (5, 3), (4, 3), (2, 2), (0, 1)] {
         let rules = rules(threshold);
@@ -322,7 +339,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     /// Several processes share one health row. An attempt is out until it is answered or its lease
     /// runs out; the store refuses what comes later. Between two moments at which the breaker was
