@@ -1,0 +1,377 @@
+//! The configuration, parsed once into typed parts; nothing reads a file or the environment later.
+//!
+//! **Invariant:** a value that is refused is named with its key, where it came from, the value
+//! itself (masked if it is a secret) and what would be right.
+
+mod keys;
+mod layers;
+mod show;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub use layers::Flags;
+pub use show::table;
+pub use value::duration;
+
+use crate::failure::Failure;
+use layers::{Layers, MASK, Origin, Setting};
+use posthaste_core::breaker::BreakerPolicy;
+use posthaste_core::lane::LaneRules;
+use posthaste_core::limits;
+use posthaste_core::retry::RetryPolicy;
+use posthaste_engine::guard::Allowed;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use value::Parsed;
+
+/// How deliveries name themselves.
+pub const USER_AGENT: &str =
+    concat!("posthaste/", env!("CARGO_PKG_VERSION"), " (+", env!("CARGO_PKG_REPOSITORY"), ")");
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// Everything that can be set, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub data_dir: PathBuf,
+    /// Without a slash at its end; `None`: where it listens.
+    pub public_url: Option<String>,
+    pub database: PathBuf,
+    /// `None`: the data folder's own secret is used, and made if it is not there.
+    pub jwt_secret: Option<JwtSecret>,
+    pub allowed: Allowed,
+    pub dev: bool,
+    pub retry: RetryPolicy,
+    pub final_statuses: Vec<u16>,
+    pub timeout: Duration,
+    pub user_agent: String,
+    pub headers: SignatureHeaders,
+    pub secret_kind: SecretKind,
+    pub https_only: bool,
+    pub rules: LaneRules,
+    pub in_flight_max: usize,
+    pub memory_bytes_max: usize,
+    pub log: Log,
+    pub shutdown_timeout: Duration,
+    /// What is legal but probably not meant; said once at the start.
+    pub warnings: Vec<String>,
+    layers: Layers,
+}
+
+/// The key that tokens are signed with; `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JwtSecret(String);
+
+/// Which prefix the signature's headers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignatureHeaders {
+    Webhook,
+    Svix,
+    Both,
+}
+
+/// What secrets of new endpoints are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretKind {
+    Hmac,
+    Ed25519,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub format: LogFormat,
+    pub level: tracing::Level,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Config {
+    /// Reads file, environment and flags.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, as a usage failure.
+    pub fn load(flags: &Flags) -> Result<Self, Failure> {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, _)| name.starts_with("POSTHASTE_"))
+            .map(|(name, value)| match value.into_string() {
+                Ok(value) => Ok((name, value)),
+                Err(_) => Err(Failure::usage(format!("{name} in the environment is not UTF-8"))),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Self::from_layers(Layers::read(flags, environment)?)
+    }
+
+    /// From these values and nothing else: no file, no environment.
+    ///
+    /// # Errors
+    /// A value is wrong.
+    pub fn of(values: &[(&str, &str)]) -> Result<Self, Failure> {
+        Self::from_layers(Layers::of(values)?)
+    }
+
+    fn from_layers(mut layers: Layers) -> Result<Self, Failure> {
+        let mut warnings = Vec::new();
+        let timeout = parse(&layers, "http.timeout", |text| {
+            value::duration_within(text, Duration::from_millis(100), limits::TIMEOUT_MAX)
+        })?;
+        let breaker = breaker(&mut layers)?;
+        let in_flight_max =
+            parse(&layers, "worker.in_flight_max", |text| value::number(text, 1, 65_536))?;
+        let per_endpoint = parse(&layers, "worker.in_flight_per_endpoint_max", |text| {
+            value::number(text, 1, in_flight_max)
+                .map_err(|hint| format!("{hint} (`worker.in_flight_max`)"))
+        })?;
+        let data_dir = parse(&layers, "data_dir", non_empty).map(PathBuf::from)?;
+        layers.derive("http.user_agent", USER_AGENT.to_owned(), "this version");
+        let url = format!("sqlite:{}", data_dir.join("posthaste.db").display());
+        layers.derive("database_url", url, "data_dir");
+        parse(&layers, "queue_url", queue)?;
+        Ok(Self {
+            listen: parse(&layers, "listen", |text| {
+                let hint = |_| "use an address and a port, such as 127.0.0.1:8071".to_owned();
+                text.trim().parse().map_err(hint)
+            })?,
+            public_url: layers
+                .get("public_url")
+                .is_some()
+                .then(|| parse(&layers, "public_url", public_url))
+                .transpose()?,
+            database: parse(&layers, "database_url", database)?,
+            jwt_secret: layers
+                .get("jwt_secret")
+                .is_some()
+                .then(|| parse(&layers, "jwt_secret", JwtSecret::new))
+                .transpose()?,
+            allowed: parse(&layers, "allowed_networks", |text| {
+                Allowed::parse(text).map_err(|error| error.to_string())
+            })?,
+            dev: parse(&layers, "dev", value::boolean)?,
+            retry: retry(&layers, &mut warnings)?,
+            final_statuses: parse(&layers, "retry.final_statuses", |text| {
+                value::list(text, value::status)
+            })?,
+            timeout,
+            user_agent: parse(&layers, "http.user_agent", header_value)?,
+            headers: parse(&layers, "signing.headers", |text| {
+                value::choice(text, &SignatureHeaders::CHOICES)
+            })?,
+            secret_kind: parse(&layers, "signing.kind", |text| {
+                value::choice(text, &SecretKind::CHOICES)
+            })?,
+            https_only: parse(&layers, "endpoint.https_only", value::boolean)?,
+            rules: LaneRules {
+                breaker,
+                disable_after: parse(&layers, "endpoint.disable_after", disable_after)?,
+                in_flight_max: u32::try_from(per_endpoint).unwrap_or(u32::MAX),
+            },
+            in_flight_max: usize::try_from(in_flight_max).unwrap_or(usize::MAX),
+            memory_bytes_max: parse(&layers, "worker.memory_max", |text| {
+                let least = limits::PAYLOAD_BYTES_MAX as u64;
+                value::bytes(text, least.next_power_of_two(), 1 << 36)
+            })
+            .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))?,
+            log: Log {
+                format: parse(&layers, "log.format", |text| {
+                    value::choice(text, &LogFormat::CHOICES)
+                })?,
+                level: parse(&layers, "log.level", |text| value::choice(text, &LEVELS))?,
+            },
+            shutdown_timeout: parse(&layers, "shutdown.timeout", |text| {
+                value::duration_within(text, Duration::ZERO, 10 * MINUTE)
+            })?,
+            data_dir,
+            warnings,
+            layers,
+        })
+    }
+
+    /// The networks that endpoints may be in, with what `dev` adds.
+    pub fn networks(&self) -> Allowed {
+        if self.dev { self.allowed.clone().with_loopback() } else { self.allowed.clone() }
+    }
+
+    /// Whether anything is to be kept in the data folder.
+    pub fn needs_data_dir(&self) -> bool {
+        self.jwt_secret.is_none() || self.database.starts_with(&self.data_dir)
+    }
+}
+
+impl JwtSecret {
+    /// # Errors
+    /// What would be right instead: an empty key would let anybody sign.
+    pub fn new(text: &str) -> Parsed<Self> {
+        if text.trim().is_empty() {
+            return Err("an empty key would let anybody sign tokens; set one of 32 characters or \
+                        more, or leave it unset to have one made"
+                .to_owned());
+        }
+        if text.trim() != text {
+            return Err("white space at its beginning or end; remove it".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JwtSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JwtSecret(…)")
+    }
+}
+
+impl SignatureHeaders {
+    const CHOICES: [(&'static str, Self); 3] =
+        [("webhook", Self::Webhook), ("svix", Self::Svix), ("both", Self::Both)];
+}
+
+impl SecretKind {
+    const CHOICES: [(&'static str, Self); 2] = [("hmac", Self::Hmac), ("ed25519", Self::Ed25519)];
+}
+
+impl LogFormat {
+    const CHOICES: [(&'static str, Self); 2] = [("text", Self::Text), ("json", Self::Json)];
+}
+
+const LEVELS: [(&str, tracing::Level); 5] = [
+    ("error", tracing::Level::ERROR),
+    ("warn", tracing::Level::WARN),
+    ("info", tracing::Level::INFO),
+    ("debug", tracing::Level::DEBUG),
+    ("trace", tracing::Level::TRACE),
+];
+
+fn parse<T>(
+    layers: &Layers,
+    name: &'static str,
+    read: impl FnOnce(&str) -> Parsed<T>,
+) -> Result<T, Failure> {
+    let unset = Setting { text: String::new(), origin: Origin::Default };
+    let setting = layers.get(name).unwrap_or(&unset);
+    read(&setting.text).map_err(|hint| refused(name, setting, &hint))
+}
+
+fn refused(name: &str, setting: &Setting, hint: &str) -> Failure {
+    let shown = match setting.text.split_once("://") {
+        _ if keys::find(name).is_some_and(keys::Key::is_secret) => MASK.to_owned(),
+        // Behind the scheme may be a password.
+        Some((scheme, _)) if name.ends_with("_url") => format!("`{scheme}://{MASK}`"),
+        _ => format!("`{}`", setting.text),
+    };
+    Failure::usage(format!("{name} = {shown} ({}): {hint}", setting.origin))
+}
+
+fn non_empty(text: &str) -> Parsed<String> {
+    if text.trim().is_empty() { Err("name a folder".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn header_value(text: &str) -> Parsed<String> {
+    let visible = !text.trim().is_empty() && text.bytes().all(|byte| (0x20..0x7F).contains(&byte));
+    let fits = text.len() <= limits::HEADER_VALUE_BYTES_MAX;
+    let hint = || "use 1 to 4096 printable ASCII characters".to_owned();
+    (visible && fits).then(|| text.trim().to_owned()).ok_or_else(hint)
+}
+
+fn public_url(text: &str) -> Parsed<String> {
+    let text = text.trim().trim_end_matches('/');
+    let url = url::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let plain = url.is_some_and(|url| url.has_host() && url.query().is_none());
+    let hint = || "use an address such as https://hooks.example.com".to_owned();
+    plain.then(|| text.to_owned()).ok_or_else(hint)
+}
+
+fn queue(text: &str) -> Parsed<()> {
+    match text.trim() {
+        "store" => Ok(()),
+        _ => Err("this version hands work out through the store only; use `store`".to_owned()),
+    }
+}
+
+fn database(text: &str) -> Parsed<PathBuf> {
+    let text = text.trim();
+    if text.starts_with("postgres:") || text.starts_with("postgresql:") {
+        return Err("PostgreSQL is not supported yet in this version; use sqlite:PATH".to_owned());
+    }
+    let path = text.strip_prefix("sqlite:").unwrap_or_default();
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.is_empty() || path.contains(":memory:") {
+        return Err("use sqlite:PATH with the path of a file".to_owned());
+    }
+    Ok(Path::new(path).to_owned())
+}
+
+fn disable_after(text: &str) -> Parsed<Option<Duration>> {
+    if text.trim() == "never" {
+        return Ok(None);
+    }
+    value::duration_within(text, Duration::from_secs(1), 365 * DAY)
+        .map(Some)
+        .map_err(|hint| format!("{hint}, or `never`"))
+}
+
+/// A preset, or a schedule of one's own; of the two, the one that was set later in the order of
+/// layers.
+fn retry(layers: &Layers, warnings: &mut Vec<String>) -> Result<RetryPolicy, Failure> {
+    let jitter = parse(layers, "retry.jitter", value::fraction)?;
+    let set_by = |name| layers.get(name).map(|setting| &setting.origin);
+    let is_set = |name| set_by(name).is_some_and(|origin| *origin != Origin::Default);
+    let (delays_by, preset_by) = (set_by("retry.delays"), set_by("retry.preset"));
+    if let (Some(delays_by), Some(preset_by)) = (delays_by, preset_by)
+        && delays_by.rank() >= preset_by.rank()
+    {
+        if delays_by.rank() == preset_by.rank() {
+            return Err(Failure::usage(format!(
+                "retry.preset ({preset_by}) and retry.delays ({delays_by}) are both set; keep one"
+            )));
+        }
+        return parse(layers, "retry.delays", |text| {
+            let delay = |text: &str| {
+                value::duration_within(text, Duration::ZERO, limits::DELAY_MAX)
+                    .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
+            };
+            let delays_ms = value::list(text, delay)?;
+            RetryPolicy::Schedule { delays_ms, jitter }.checked().map_err(|error| error.to_string())
+        });
+    }
+    if is_set("retry.jitter") {
+        warnings.push("retry.jitter does nothing without retry.delays".to_owned());
+    }
+    parse(layers, "retry.preset", |text| {
+        RetryPolicy::preset(text.trim())
+            .ok_or_else(|| format!("use {}", value::or(&RetryPolicy::PRESETS)))
+    })
+}
+
+/// A preset, and what is set of it by name.
+fn breaker(layers: &mut Layers) -> Result<BreakerPolicy, Failure> {
+    let presets = [("quick", ("10", "5s", "1h")), ("patient", ("10", "5m", "1h"))];
+    let (threshold, cooldown, cooldown_max) =
+        parse(layers, "breaker.preset", |text| value::choice(text, &presets))?;
+    layers.derive("breaker.failure_threshold", threshold.to_owned(), "breaker.preset");
+    layers.derive("breaker.cooldown", cooldown.to_owned(), "breaker.preset");
+    layers.derive("breaker.cooldown_max", cooldown_max.to_owned(), "breaker.preset");
+    let failure_threshold = parse(layers, "breaker.failure_threshold", |text| {
+        value::number(text, 1, 1_000_000).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
+    })?;
+    let cooldown_max = parse(layers, "breaker.cooldown_max", |text| {
+        value::duration_within(text, Duration::from_millis(10), DAY)
+    })?;
+    let cooldown = parse(layers, "breaker.cooldown", |text| {
+        value::duration_within(text, Duration::from_millis(10), cooldown_max)
+            .map_err(|hint| format!("{hint} (`breaker.cooldown_max`)"))
+    })?;
+    Ok(BreakerPolicy { failure_threshold, cooldown, cooldown_max })
+}

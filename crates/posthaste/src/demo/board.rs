@@ -1,0 +1,144 @@
+//! What the demo shows: a table that is repainted where a terminal can, lines elsewhere.
+
+use super::receiver::{Part, Seen};
+use crate::cli;
+use crate::failure::Failure;
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// How one endpoint stands.
+pub struct Row {
+    pub part: Part,
+    pub seen: Seen,
+    /// The server's own view.
+    pub breaker: String,
+    pub waiting: u64,
+    pub dead_letters: u64,
+}
+
+/// Figures over all endpoints.
+#[derive(Clone, Copy, Default)]
+pub struct Totals {
+    pub accepted: u64,
+    pub breaker_openings: u64,
+    pub retries: u64,
+}
+
+pub struct Board {
+    live: bool,
+    /// Lines painted last time.
+    painted: usize,
+    shown_at: Option<Duration>,
+}
+
+/// Where nothing can be repainted, a line every so often does.
+const LINE_EVERY: Duration = Duration::from_secs(3);
+
+impl Board {
+    pub fn new() -> Self {
+        Self { live: std::io::stdout().is_terminal(), painted: 0, shown_at: None }
+    }
+
+    /// Shows how things stand `at` so long after the start.
+    ///
+    /// # Errors
+    /// Standard output cannot be written to.
+    pub fn show(&mut self, at: Duration, totals: Totals, rows: &[Row]) -> Result<(), Failure> {
+        if self.live {
+            let table = table(rows);
+            let text = format!("{:>3} s  {}\n\n{table}", at.as_secs(), line(totals, rows));
+            // Up to the first painted line, then clear each line as it is painted anew.
+            let up = match self.painted {
+                0 => String::new(),
+                lines => format!("\x1b[{lines}A"),
+            };
+            self.painted = text.lines().count();
+            let text = text.replace('\n', "\x1b[K\n");
+            return cli::write(format!("{up}{text}").as_bytes());
+        }
+        if self.shown_at.is_some_and(|shown| at < shown + LINE_EVERY) {
+            return Ok(());
+        }
+        self.shown_at = Some(at);
+        cli::write(format!("{:>3} s  {}\n", at.as_secs(), line(totals, rows)).as_bytes())
+    }
+}
+
+fn line(totals: Totals, rows: &[Row]) -> String {
+    let sum = |figure: fn(&Row) -> u64| rows.iter().map(figure).sum::<u64>();
+    let open = rows.iter().filter(|row| row.breaker != "closed").count();
+    format!(
+        "accepted {}  delivered {}  retried {}  waiting {}  dead letters {}  breakers open {open}",
+        totals.accepted,
+        sum(|row| row.seen.delivered()),
+        totals.retries,
+        sum(|row| row.waiting),
+        sum(|row| row.dead_letters),
+    )
+}
+
+/// One line for each endpoint.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = format!(
+        "{:<11} {:<41} {:>8} {:>9} {:>7} {:>7} {:>5}  {:<9} {:>7} {:>7} {:>7}\n",
+        "ENDPOINT",
+        "ITS RECEIVER",
+        "REQUESTS",
+        "DELIVERED",
+        "RETRIED",
+        "WAITING",
+        "DEAD",
+        "BREAKER",
+        "P50",
+        "P95",
+        "P99"
+    );
+    for row in rows {
+        let mut latencies = row.seen.latencies.clone();
+        latencies.sort_unstable();
+        let _ = writeln!(
+            text,
+            "{:<11} {:<41} {:>8} {:>9} {:>7} {:>7} {:>5}  {:<9} {:>7} {:>7} {:>7}",
+            row.part.name(),
+            row.part.about(),
+            row.seen.requests,
+            row.seen.delivered(),
+            row.seen.retried(),
+            row.waiting,
+            row.dead_letters,
+            row.breaker,
+            quantile(&latencies, 50),
+            quantile(&latencies, 95),
+            quantile(&latencies, 99),
+        );
+    }
+    text
+}
+
+/// Of sorted latencies, by the nearest rank.
+fn quantile(sorted: &[Duration], percent: usize) -> String {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    match sorted.get(rank - 1) {
+        Some(latency) if *latency < Duration::from_secs(1) => {
+            format!("{:.1}ms", latency.as_secs_f64() * 1_000.0)
+        }
+        Some(latency) => format!("{:.1}s", latency.as_secs_f64()),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_by_nearest_rank() {
+        let sorted: Vec<_> = (1..=100).map(Duration::from_millis).collect();
+        assert_eq!(quantile(&sorted, 50), "50.0ms");
+        assert_eq!(quantile(&sorted, 99), "99.0ms");
+        assert_eq!(quantile(&sorted[..1], 99), "1.0ms");
+        assert_eq!(quantile(&[], 50), "-");
+        assert_eq!(quantile(&[Duration::from_millis(2_500)], 50), "2.5s");
+    }
+}

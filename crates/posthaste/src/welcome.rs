@@ -1,0 +1,48 @@
+//! What a start prints on standard output: where the API is and, the first time, how to use it.
+
+use crate::cli::{reachable, write};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::serve::Running;
+use crate::token;
+use std::net::SocketAddr;
+
+/// # Errors
+/// Standard output cannot be written to.
+pub fn print(running: &Running, config: &Config) -> Result<(), Failure> {
+    let mut text = String::new();
+    if let Some(address) = running.address {
+        text.push_str(&format!("posthaste listens on http://{}\n", reachable(address)));
+        if running.first_start {
+            text.push_str(&first_start(address, &running.token(token::LIFETIME)?, config));
+        }
+    } else {
+        text.push_str("posthaste delivers; there is no API in this process\n");
+    }
+    if config.dev {
+        text.push_str("--dev: endpoints may be on this machine's loopback addresses\n");
+    }
+    write(text.as_bytes())
+}
+
+fn first_start(address: SocketAddr, token: &str, config: &Config) -> String {
+    let address = reachable(address);
+    let folder = config.data_dir.display();
+    format!(
+        r#"
+This is the first start. Its secret is in {folder}/secrets.toml; keep that file.
+
+API token (shown once; `posthaste token` makes others):
+
+  {token}
+
+Try it:
+
+  curl -X POST http://{address}/api/v1/app \
+    -H 'Authorization: Bearer {token}' \
+    -H 'Content-Type: application/json' \
+    -d '{{"name": "My first application", "uid": "first"}}'
+
+"#
+    )
+}
