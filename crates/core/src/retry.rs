@@ -24,8 +24,8 @@ const FACTOR_MAX: f64 = 10.0;
 #[serde(try_from = "Unchecked")]
 #[serde(rename_all = "snake_case", tag = "kind", rename_all_fields = "camelCase")]
 pub enum RetryPolicy {
-    /// The delay before attempt `n + 1` is uniform in `[0, min(cap, base * factor^(n - 1))]`:
-    /// "full jitter" of <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.
+    /// The delay before attempt `n + 1` is uniform in `[0, min(cap, base * factor^(n - 1))]`,
+    /// which is called full jitter.
     FullJitter { base_ms: u64, factor: f64, cap_ms: u64, attempts_max: u32 },
     /// Fixed delays, each moved by up to `jitter` of itself either way; one attempt more than
     /// there are delays. No delays: no retries.

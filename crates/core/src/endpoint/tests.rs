@@ -98,7 +98,11 @@ fn f102_reserved_headers_are_refused_in_any_case() {
 
 #[test]
 fn a_policy_comes_back_from_json() {
-    let json = r#"{"retry":{"kind":"schedule","delaysMs":[1000],"jitter":0.5},"timeoutMs":3000,"rateLimit":{"count":5,"periodMs":1000,"burst":1},"finalStatuses":[400],"userAgent":"Acme/1 (x)"}"#;
+    let json = concat!(
+        r#"{"retry":{"kind":"schedule","delaysMs":[1000],"jitter":0.5},"timeoutMs":3000,"#,
+        r#""rateLimit":{"count":5,"periodMs":1000,"burst":1},"finalStatuses":[400],"#,
+        r#""userAgent":"Acme/1 (x)"}"#,
+    );
     let policy: EndpointPolicy = serde_json::from_str(json).unwrap();
     assert_eq!(serde_json::to_string(&policy).unwrap(), json);
     assert_eq!(serde_json::from_str::<EndpointPolicy>("{}").unwrap(), EndpointPolicy::default());

@@ -165,6 +165,22 @@ fn presets_are_within_bounds_and_come_back_from_json() {
 }
 
 #[test]
+fn presets_wait_as_long_as_they_say() {
+    let waits = |name, roll| {
+        let policy = RetryPolicy::preset(name).unwrap();
+        let waits = (1..).map_while(move |attempt| policy.delay(attempt, roll));
+        waits.map(|wait| wait.as_secs()).collect::<Vec<_>>()
+    };
+    assert_eq!(waits("short", u64::MAX), [30, 60, 120, 240]);
+    assert_eq!(waits("short", 0), [0; 4]);
+    let day = [30, 60, 120, 240, 480, 960, 1_920, 3_840, 7_680, 15_360, 30_720, 43_200, 43_200];
+    assert_eq!(waits("day", u64::MAX), day);
+    assert_eq!(waits("email", 1 << 63), [60, 300, 1_800, 7_200, 43_200]);
+    assert_eq!(waits("email", u64::MAX), [72, 360, 2_160, 8_640, 51_840]);
+    assert_eq!(waits("email", 0), [48, 240, 1_440, 5_760, 34_560]);
+}
+
+#[test]
 fn a_policy_out_of_bounds_is_refused_with_its_field() {
     for (json, field) in [
         (r#"{"kind":"schedule","delaysMs":[86400001]}"#, "delaysMs"),
@@ -191,7 +207,7 @@ proptest! {
     #[test]
     fn full_jitter_stays_within_its_bound(
         base_ms in 0..=86_400_000_u64, factor in 1.0..=10.0, cap_ms in 0..=86_400_000_u64,
-        attempts_max in 1..=ATTEMPTS_MAX, attempt: u32, near in 0..120_u32, roll: u64,
+        attempts_max in 1..=ATTEMPTS_MAX, attempt: u32, near in 0..8_u32, roll: u64,
     ) {
         let policy = RetryPolicy::FullJitter { base_ms, factor, cap_ms, attempts_max };
         for attempt in [attempt, near] {
@@ -250,7 +266,9 @@ proptest! {
     }
 
     #[test]
-    fn near_dates_never_panic(text in "[A-Z][a-z]{2,8},? [0-9A-Za-z-]{1,9} [0-9:]{1,10} [0-9]{4} GMT") {
+    fn near_dates_never_panic(
+        text in "[A-Z][a-z]{2,8},? [0-9A-Za-z-]{1,9} [0-9:]{1,10} [0-9]{4} GMT",
+    ) {
         if let Some(wait) = retry_after(&text, NOW) {
             prop_assert!(wait <= DELAY_MAX);
         }
