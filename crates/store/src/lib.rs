@@ -10,15 +10,23 @@
 //! **Invariant:** time comes in as an argument; no query calls a clock.
 
 pub mod catalog;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod error;
 pub mod history;
+mod migrate;
 pub mod outbox;
+mod page;
+mod queries;
+mod rows;
+pub mod sqlite;
 pub mod upkeep;
 
 pub use catalog::Catalog;
 pub use error::{Error, Kind};
 pub use history::History;
 pub use outbox::Outbox;
+pub use sqlite::{SqliteOptions, SqliteStore};
 pub use upkeep::Upkeep;
 
 /// Everything a back-end gives.

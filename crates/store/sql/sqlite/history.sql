@@ -1,0 +1,240 @@
+-- What was and how it stands.
+-- Lists are walked in either direction: a statement that ends in ASC is also run with DESC.
+-- Filters of messages: ?5 channel, ?6 event types as JSON, ?7 before, ?8 after; NULL: all.
+
+-- name: message_by_id
+-- ?1 application, ?2 id. Index message_page.
+SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
+FROM message WHERE application_id = ?1 AND id = ?2;
+
+-- name: message_by_event
+-- ?1 application, ?2 event id. Index message_event.
+SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
+FROM message WHERE application_id = ?1 AND event_id = ?2;
+
+-- name: messages_page
+-- ?1 application, ?2 after id, ?3 before id, ?4 how many, filters. Index message_page.
+SELECT message.application_id, message.id, event_id, event_type, channels, payload, message.created_at,
+    message.expires_at
+FROM message
+WHERE application_id = ?1 AND id > ?2 AND id < ?3
+    AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
+    AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR message.created_at < ?7) AND (?8 IS NULL OR message.created_at >= ?8)
+ORDER BY id ASC
+LIMIT ?4;
+
+-- name: attempt_find
+-- ?1 application, ?2 message, ?3 attempt. Index message_page and primary key.
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url, status,
+    retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
+    first_byte, total, remote, verdict, next_attempt_at
+FROM message
+CROSS JOIN attempt ON attempt.message_id = message.id
+WHERE message.application_id = ?1 AND message.id = ?2 AND attempt.id = ?3;
+
+-- name: attempts_of_message
+-- ?12 application, ?1 message, ?2 after id, ?3 before id, ?4 how many, filters of the message but
+-- ?7 and ?8 of when it started, ?9 delivered, ?10 status class, ?11 endpoint. Index message_page
+-- and primary key.
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url, status,
+    retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
+    first_byte, total, remote, verdict, next_attempt_at
+FROM message
+CROSS JOIN attempt ON attempt.message_id = message.id
+WHERE message.application_id = ?12 AND message.id = ?1 AND attempt.id > ?2 AND attempt.id < ?3
+    AND (?11 IS NULL OR attempt.endpoint_id = ?11)
+    AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
+    AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR started_at < ?7) AND (?8 IS NULL OR started_at >= ?8)
+    AND (?9 IS NULL OR ?9 = (ifnull(status, 0) BETWEEN 200 AND 299))
+    AND (?10 IS NULL OR status / 100 = ?10 / 100)
+ORDER BY attempt.id ASC
+LIMIT ?4;
+
+-- name: attempts_of_endpoint
+-- ?1 endpoint, ?2 after id, ?3 before id, ?4 how many, filters as above. Index attempt_endpoint,
+-- then message_page.
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url, status,
+    retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
+    first_byte, total, remote, verdict, next_attempt_at
+FROM attempt
+CROSS JOIN message
+    ON message.application_id = (SELECT application_id FROM endpoint WHERE id = ?1)
+    AND message.id = attempt.message_id
+WHERE attempt.endpoint_id = ?1 AND attempt.id > ?2 AND attempt.id < ?3
+    AND (?11 IS NULL OR attempt.endpoint_id = ?11)
+    AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
+    AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR started_at < ?7) AND (?8 IS NULL OR started_at >= ?8)
+    AND (?9 IS NULL OR ?9 = (ifnull(status, 0) BETWEEN 200 AND 299))
+    AND (?10 IS NULL OR status / 100 = ?10 / 100)
+ORDER BY attempt.id ASC
+LIMIT ?4;
+
+-- name: messages_of_endpoint
+-- ?1 endpoint, ?2 after message, ?3 before message, ?4 how many, filters, ?9 states as JSON or
+-- NULL. Primary keys: two ordered walks, over what is open and over what has ended, are merged.
+SELECT message.application_id, delivery.message_id AS id, event_id, event_type, channels, payload,
+    message.created_at, message.expires_at,
+    delivery.endpoint_id, delivery.message_id, delivery.application_id, delivery.state, attempts,
+    accepted_at, due_at, NULL, NULL, last_status
+FROM delivery
+CROSS JOIN message
+    ON message.application_id = delivery.application_id AND message.id = delivery.message_id
+WHERE delivery.endpoint_id = ?1 AND delivery.message_id > ?2 AND delivery.message_id < ?3
+    AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
+    AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR message.created_at < ?7) AND (?8 IS NULL OR message.created_at >= ?8)
+    AND (?9 IS NULL OR CASE delivery.state WHEN 1 THEN 'in_flight' WHEN 2 THEN 'held'
+            ELSE iif(attempts = 0, 'pending', 'awaiting_retry') END
+        IN (SELECT value FROM json_each(?9)))
+UNION ALL
+SELECT message.application_id, ended.message_id AS id, event_id, event_type, channels, payload,
+    message.created_at, message.expires_at,
+    ended.endpoint_id, ended.message_id, ended.application_id, ended.state, attempts,
+    accepted_at, NULL, ended_at, cause, last_status
+FROM ended
+CROSS JOIN message
+    ON message.application_id = ended.application_id AND message.id = ended.message_id
+WHERE ended.endpoint_id = ?1 AND ended.message_id > ?2 AND ended.message_id < ?3
+    AND NOT EXISTS (
+        SELECT 1 FROM delivery
+        WHERE delivery.endpoint_id = ?1 AND delivery.message_id = ended.message_id
+    )
+    AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
+    AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR message.created_at < ?7) AND (?8 IS NULL OR message.created_at >= ?8)
+    AND (?9 IS NULL OR CASE ended.state WHEN 3 THEN 'delivered' WHEN 4 THEN 'dead_letter'
+            ELSE 'cancelled' END
+        IN (SELECT value FROM json_each(?9)))
+ORDER BY id ASC
+LIMIT ?4;
+
+-- name: deliveries_of_message
+-- ?1 application, ?2 after endpoint, ?3 before endpoint, ?4 how many, ?5 message. Index
+-- endpoint_page, then primary keys: the application's endpoints are few, and so no index over the
+-- hot table is needed. What is open takes precedence.
+SELECT endpoint.id, ?5, endpoint.application_id, ifnull(delivery.state, ended.state),
+    ifnull(delivery.attempts, ended.attempts), ifnull(delivery.accepted_at, ended.accepted_at),
+    delivery.due_at, iif(delivery.state IS NULL, ended.ended_at, NULL),
+    iif(delivery.state IS NULL, ended.cause, NULL),
+    iif(delivery.state IS NULL, ended.last_status, delivery.last_status)
+FROM endpoint
+LEFT JOIN delivery ON delivery.endpoint_id = endpoint.id AND delivery.message_id = ?5
+LEFT JOIN ended ON ended.endpoint_id = endpoint.id AND ended.message_id = ?5
+WHERE endpoint.application_id = ?1 AND endpoint.id > ?2 AND endpoint.id < ?3
+    AND (delivery.state IS NOT NULL OR ended.state IS NOT NULL)
+ORDER BY endpoint.id ASC
+LIMIT ?4;
+
+-- name: delivery_open
+-- ?1 endpoint, ?2 message. Primary key.
+SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, due_at, NULL, NULL,
+    last_status
+FROM delivery WHERE endpoint_id = ?1 AND message_id = ?2;
+
+-- name: delivery_ended
+-- ?1 endpoint, ?2 message. Primary key.
+SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
+    cause, last_status
+FROM ended WHERE endpoint_id = ?1 AND message_id = ?2;
+
+-- name: dead_letters_page
+-- ?1 applications in hexadecimal as JSON or NULL for all, ?2 after message, ?3 before message,
+-- ?4 given up before, ?5 given up since. Index ended_dead_page; the reader stops when it has enough.
+-- Those that are being sent again are not among them.
+SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
+    cause, last_status
+FROM ended INDEXED BY ended_dead_page
+WHERE state = 4 AND message_id > ?2 AND message_id < ?3
+    AND (?1 IS NULL OR hex(application_id) IN (SELECT value FROM json_each(?1)))
+    AND (?4 IS NULL OR ended_at < ?4) AND (?5 IS NULL OR ended_at >= ?5)
+    AND NOT EXISTS (
+        SELECT 1 FROM delivery WHERE delivery.endpoint_id = ended.endpoint_id
+            AND delivery.message_id = ended.message_id
+    )
+ORDER BY message_id ASC, endpoint_id ASC;
+
+-- name: dead_letters_of_endpoint
+-- As above, ?6 endpoint. Index ended_dead.
+SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
+    cause, last_status
+FROM ended INDEXED BY ended_dead
+WHERE endpoint_id = ?6 AND state = 4 AND message_id > ?2 AND message_id < ?3
+    AND (?1 IS NULL OR hex(application_id) IN (SELECT value FROM json_each(?1)))
+    AND (?4 IS NULL OR ended_at < ?4) AND (?5 IS NULL OR ended_at >= ?5)
+    AND NOT EXISTS (
+        SELECT 1 FROM delivery
+        WHERE delivery.endpoint_id = ?6 AND delivery.message_id = ended.message_id
+    )
+ORDER BY message_id ASC;
+
+-- name: health_lane
+-- ?1 endpoint. Primary key.
+SELECT breaker, breaker_until, consecutive_failures, cooldown, quiet_until, ramp, failing_since,
+    last_failure_at, last_success_at, warned_percent, limiter_next_at, p95_ms
+FROM lane WHERE endpoint_id = ?1 AND state <> 2;
+
+-- name: health_windows
+-- ?1 endpoint, ?2 since. Primary key; at most 25 windows per worker.
+SELECT start, sketch FROM window_sketch
+WHERE scope = 0 AND endpoint_id = ?1 AND start >= ?2
+ORDER BY start;
+
+-- name: health_waiting
+-- ?1 endpoint. Index delivery_due.
+SELECT count(*) FROM delivery WHERE endpoint_id = ?1 AND state = 0;
+
+-- name: health_held
+-- ?1 endpoint. Index delivery_held.
+SELECT count(*) FROM delivery WHERE endpoint_id = ?1 AND state = 2;
+
+-- name: status_open
+-- Open deliveries by state, in one walk over the (small) table of open ones.
+SELECT count(*) FILTER (WHERE state = 0 AND attempts = 0),
+    count(*) FILTER (WHERE state = 0 AND attempts > 0),
+    count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
+    count(*) FILTER (WHERE reopened = 1)
+FROM delivery;
+
+-- name: status_oldest
+-- The oldest delivery that is on its way; held ones wait for a person.
+SELECT endpoint_id, message_id, accepted_at FROM delivery
+WHERE state <> 2
+ORDER BY accepted_at, message_id
+LIMIT 1;
+
+-- name: status_dead
+-- Index ended_dead or its like.
+SELECT count(*) FROM ended WHERE state = 4;
+
+-- name: status_tally
+-- ?1 first minute. Primary key.
+SELECT ifnull(sum(delivered), 0), ifnull(sum(failed), 0), ifnull(sum(failed_attempts), 0),
+    ifnull(sum(timed), 0), ifnull(sum(delivery_time), 0)
+FROM tally WHERE minute >= ?1;
+
+-- name: status_windows
+-- ?1 since. Primary key.
+SELECT sketch FROM window_sketch WHERE scope = 1 AND endpoint_id = x'' AND start >= ?1;
+
+-- name: status_lanes
+-- One walk over the lanes in use or disabled.
+SELECT count(*) FILTER (WHERE state = 0 AND breaker <> 0), count(*) FILTER (WHERE state = 1)
+FROM lane;
+
+-- name: status_workers
+-- ?1 alive since. There are few workers.
+SELECT count(*) FROM worker WHERE heartbeat_at >= ?1;
+
+-- name: notices_all
+-- ?1 how many. Primary key.
+SELECT id, application_id, endpoint_id, kind, detail FROM notice ORDER BY id DESC LIMIT ?1;
+
+-- name: notices_of_application
+-- ?1 application, ?2 how many. Index notice_page.
+SELECT id, application_id, endpoint_id, kind, detail FROM notice
+WHERE application_id = ?1
+ORDER BY id DESC
+LIMIT ?2;

@@ -1,0 +1,155 @@
+-- Workers, recovery, sweeps, tasks, retention.
+
+-- name: worker_see
+-- ?1 worker, ?2 now, ?3 whether it holds its lock. A worker that may hold leases from now on.
+INSERT INTO worker (id, heartbeat_at, locks) VALUES (?1, ?2, ?3)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: worker_heartbeat
+-- ?1 worker, ?2 now, ?3 whether it holds its lock.
+INSERT INTO worker (id, heartbeat_at, locks) VALUES (?1, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET
+    heartbeat_at = max(heartbeat_at, excluded.heartbeat_at), locks = excluded.locks;
+
+-- name: workers
+-- ?1 how many. All workers; there are few.
+SELECT id, heartbeat_at, locks FROM worker ORDER BY id LIMIT ?1;
+
+-- name: worker_delete
+-- ?1 worker. Primary key.
+DELETE FROM worker WHERE id = ?1;
+
+-- name: leases_of
+-- ?1 worker, ?2 how many. Index delivery_lease.
+SELECT endpoint_id, message_id FROM delivery WHERE lease_worker = ?1 AND state = 1 LIMIT ?2;
+
+-- name: leases_expired
+-- ?1 worker, ?2 now, ?3 how many. Index delivery_lease; a worker has few leases.
+SELECT endpoint_id, message_id FROM delivery
+WHERE lease_worker = ?1 AND state = 1 AND lease_until <= ?2
+LIMIT ?3;
+
+-- name: sweep_next
+-- Index lane_sweep. A lane whose endpoint was disabled or deleted while something waited.
+SELECT endpoint_id FROM lane WHERE sweep <> 0 LIMIT 1;
+
+-- name: sweep_find
+-- ?1 endpoint. Primary key.
+SELECT sweep FROM lane WHERE endpoint_id = ?1;
+
+-- name: sweep_hold
+-- ?1 endpoint, ?2 how many. Index delivery_due, then primary keys.
+UPDATE delivery SET state = 2
+WHERE (endpoint_id, message_id) IN (
+    SELECT endpoint_id, message_id FROM delivery WHERE endpoint_id = ?1 AND state = 0 LIMIT ?2
+);
+
+-- name: sweep_cancel
+-- ?1 endpoint, ?2 how many. Primary key; those under lease end when they are recorded.
+SELECT message_id FROM delivery WHERE endpoint_id = ?1 AND state <> 1 LIMIT ?2;
+
+-- name: sweep_done
+-- ?1 endpoint. Primary key.
+UPDATE lane SET sweep = 0 WHERE endpoint_id = ?1;
+
+-- name: task_insert
+INSERT INTO task
+    (id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor, paced_until,
+     created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: task_find
+-- ?1 id. Primary key.
+SELECT id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor,
+    created_at, updated_at
+FROM task WHERE id = ?1;
+
+-- name: task_next
+-- Index task_running: the one that waited longest goes first. One whose endpoint is disabled waits
+-- until it is enabled.
+SELECT lane.state, paced_until, task.id, task.endpoint_id, since, until, states, rate_per_second,
+    status, replayed, cursor, created_at, updated_at
+FROM task
+CROSS JOIN lane ON lane.endpoint_id = task.endpoint_id
+WHERE task.status = 0 AND lane.state <> 1 AND lane.sweep = 0
+ORDER BY updated_at
+LIMIT 1;
+
+-- name: replay_dead
+-- ?1 endpoint, ?2 after message, ?3 before message, ?4 since, ?5 until, ?6 how many. Index
+-- ended_dead. Those that are open again already are left alone.
+SELECT message_id FROM ended
+WHERE endpoint_id = ?1 AND state = 4 AND message_id > ?2 AND message_id < ?3
+    AND accepted_at >= ?4 AND accepted_at < ?5
+    AND NOT EXISTS (
+        SELECT 1 FROM delivery
+        WHERE delivery.endpoint_id = ?1 AND delivery.message_id = ended.message_id
+    )
+ORDER BY message_id
+LIMIT ?6;
+
+-- name: replay_held
+-- ?1 endpoint, ?2 after message, ?3 before message, ?4 since, ?5 until, ?6 how many. Index
+-- delivery_held.
+SELECT message_id FROM delivery
+WHERE endpoint_id = ?1 AND state = 2 AND message_id > ?2 AND message_id < ?3
+    AND accepted_at >= ?4 AND accepted_at < ?5
+ORDER BY message_id
+LIMIT ?6;
+
+-- name: replay_reopen
+-- ?1 endpoint, ?2 message, ?3 due. Primary key. A dead letter gets a new plan; attempts and leases
+-- are numbered on.
+INSERT INTO delivery
+    (endpoint_id, message_id, application_id, state, class, due_at, attempts, plan_attempts,
+     trigger, lease_number, accepted_at, last_status, reopened)
+SELECT endpoint_id, message_id, application_id, 0, 3, ?3, attempts, 0, 0, lease_number,
+    accepted_at, last_status, 1
+FROM ended WHERE endpoint_id = ?1 AND message_id = ?2;
+
+-- name: replay_release
+-- ?1 endpoint, ?2 message, ?3 due. Primary key. A held delivery gets a new plan.
+UPDATE delivery
+SET state = 0, class = 3, due_at = ?3, plan_attempts = 0, trigger = 0, planned_at = NULL
+WHERE endpoint_id = ?1 AND message_id = ?2 AND state = 2;
+
+-- name: task_advance
+-- ?1 id, ?2 status, ?3 replayed so far, ?4 cursor, ?5 paced until, ?6 now. Primary key.
+UPDATE task
+SET status = ?2, replayed = ?3, cursor = ?4, paced_until = ?5, updated_at = ?6
+WHERE id = ?1;
+
+-- name: prune_payloads
+-- ?1 now, ?2 how many. Index message_expiry.
+UPDATE message SET payload = NULL
+WHERE rowid IN (
+    SELECT rowid FROM message WHERE expires_at <= ?1 AND payload IS NOT NULL LIMIT ?2
+);
+
+-- name: prune_idempotency
+-- ?1 now, ?2 how many. Index idempotency_expiry.
+DELETE FROM idempotency
+WHERE key_hash IN (SELECT key_hash FROM idempotency WHERE expires_at <= ?1 LIMIT ?2);
+
+-- name: prune_sketches
+-- ?1 oldest start that is kept, ?2 how many. Index window_sketch_start.
+DELETE FROM window_sketch
+WHERE (scope, endpoint_id, start, worker_id) IN (
+    SELECT scope, endpoint_id, start, worker_id FROM window_sketch WHERE start < ?1 LIMIT ?2
+);
+
+-- name: prune_tallies
+-- ?1 oldest minute that is kept, ?2 how many. Primary key.
+DELETE FROM tally
+WHERE (minute, worker_id) IN (
+    SELECT minute, worker_id FROM tally WHERE minute < ?1 LIMIT ?2
+);
+
+-- name: check
+-- Whether the database answers, and how many pages it has.
+SELECT page_count FROM pragma_page_count();
+
+-- name: check_write
+-- Whether it can be written: a change that changes nothing.
+DELETE FROM worker WHERE id IS NULL;

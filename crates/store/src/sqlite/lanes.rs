@@ -1,0 +1,384 @@
+//! Lanes as the writer uses them: loaded, decided about, stored.
+
+use super::writer::Tx;
+use crate::queries::queries;
+use crate::rows::{self, Fields};
+use crate::{Error, Kind, Result};
+use posthaste_core::breaker::Position;
+use posthaste_core::delivery::{Cause, DeliveryKey};
+use posthaste_core::endpoint::DisabledReason;
+use posthaste_core::id::{ApplicationId, EndpointId, NoticeId, WorkerId};
+use posthaste_core::lane::{Event, Health};
+use posthaste_core::outcome::{FailureKind, OutcomeClass};
+use posthaste_core::time::Timestamp;
+use rusqlite::params;
+use std::time::Duration;
+
+pub(super) mod sql {
+    super::queries! { "../../sql/sqlite/outbox.sql":
+        ROUTES_VERSION, IDEMPOTENCY_FIND, IDEMPOTENCY_ACCEPT, EVENT_FIND, MESSAGE_INSERT,
+        DELIVERY_INSERT, LANE_PULL, LANES_DUE, LANES_NEXT, LANE_FIND, LANE_STORE, LANE_DUE_SET,
+        LANE_LEASED, LANE_WAITING, APPLICATION_LIMIT, APPLICATION_LIMIT_STORE, CLAIM_ENDPOINT,
+        WAITING_OF_CLASS, WAITING_NEXT, DELIVERY_LEASE, CLAIM_MESSAGE, ATTEMPT_INSERT,
+        DELIVERY_END, DELIVERY_WAIT, DELIVERY_REMOVE, ENDED_STORE, TALLY_ADD, SKETCH_STORE,
+        ENDPOINT_DISABLE, LANE_CLOSE, ROUTES_RAISE, NOTICE_INSERT, DELIVERY_FIND,
+        DELIVERY_RELEASE, RESEND_FIND, RESEND_OPEN, RESEND_INSERT,
+    }
+}
+
+/// What may be done with a lane's deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneState {
+    InUse,
+    Disabled,
+    Deleted,
+}
+
+/// One lane as its row was.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub endpoint_id: EndpointId,
+    pub application_id: ApplicationId,
+    pub next_due_at: Option<Timestamp>,
+    pub state: LaneState,
+    /// A sweep is not finished: nothing may be claimed.
+    pub sweeping: bool,
+    pub endpoint_version: i64,
+    pub health: Health,
+}
+
+impl LaneState {
+    pub const fn column(self) -> i64 {
+        match self {
+            Self::InUse => 0,
+            Self::Disabled => 1,
+            Self::Deleted => 2,
+        }
+    }
+
+    /// The state of a delivery that would wait in such a lane.
+    pub const fn waits_as(self) -> i64 {
+        match self {
+            Self::InUse => rows::WAITING,
+            Self::Disabled | Self::Deleted => rows::HELD,
+        }
+    }
+}
+
+impl Lane {
+    pub fn read(row: &mut Fields<'_>) -> Result<Self> {
+        Ok(Self {
+            endpoint_id: row.id()?,
+            application_id: row.id()?,
+            next_due_at: row.opt_time()?,
+            state: match row.int()? {
+                0 => LaneState::InUse,
+                1 => LaneState::Disabled,
+                _ => LaneState::Deleted,
+            },
+            sweeping: row.flag()?,
+            endpoint_version: row.int()?,
+            health: rows::health(row)?,
+        })
+    }
+}
+
+impl Tx<'_> {
+    pub fn lane(&self, id: EndpointId) -> Result<Option<Lane>> {
+        self.db.one(sql::LANE_FIND, [id.as_bytes()], Lane::read)
+    }
+
+    pub fn store_lane(&self, lane: &Lane) -> Result<()> {
+        let health = &lane.health;
+        let (position, until) = rows::position_columns(health.breaker.position);
+        self.db.run(
+            sql::LANE_STORE,
+            params![
+                lane.endpoint_id.as_bytes(),
+                lane.next_due_at.map(Timestamp::as_micros),
+                position,
+                until,
+                health.breaker.consecutive_failures,
+                rows::micros(health.breaker.cooldown),
+                health.quiet_until.map(Timestamp::as_micros),
+                health.ramp,
+                health.failing_since.map(Timestamp::as_micros),
+                health.last_failure_at.map(Timestamp::as_micros),
+                health.last_success_at.map(Timestamp::as_micros),
+                health.warned_percent,
+                health.limiter.next_at.as_micros(),
+                health.p95_ms,
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Brings the lane's next due time nearer, if `at` is before it.
+    pub fn pull_lane(&self, id: EndpointId, at: Timestamp) -> Result<()> {
+        self.db.run(sql::LANE_PULL, params![id.as_bytes(), at.as_micros()])?;
+        Ok(())
+    }
+
+    /// Whether something waits that a drain may pull forward.
+    pub fn lane_waits(&self, id: EndpointId, now: Timestamp) -> Result<bool> {
+        self.db.get(sql::LANE_WAITING, params![id.as_bytes(), now.as_micros()], |row| row.flag())
+    }
+
+    /// Writes how a delivery ended, and drops nothing: its open row is the caller's.
+    pub fn store_ended(&self, ended: &Ended) -> Result<()> {
+        self.db.run(
+            sql::ENDED_STORE,
+            params![
+                ended.key.endpoint_id.as_bytes(),
+                ended.key.message_id.as_bytes(),
+                ended.application_id.as_bytes(),
+                ended.state,
+                ended.cause.as_ref().map(Cause::to_string),
+                ended.attempts,
+                ended.lease_number,
+                ended.accepted_at.as_micros(),
+                ended.ended_at.as_micros(),
+                ended.last_status,
+            ],
+        )?;
+        Ok(())
+    }
+
+    pub fn add_tally(&self, worker: WorkerId, tally: &Tally) -> Result<()> {
+        self.db.run(
+            sql::TALLY_ADD,
+            params![
+                tally.minute,
+                worker.as_bytes(),
+                tally.delivered,
+                tally.failed,
+                tally.failed_attempts,
+                tally.timed,
+                tally.delivery_time,
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// A worker that may hold leases from now on: its row is there and its lock is held.
+    pub fn see_worker(&mut self, worker: WorkerId, now: Timestamp) -> Result<()> {
+        if !self.workers.insert(worker) {
+            return Ok(());
+        }
+        let locks = self.memory.locks.hold(worker);
+        self.db.run(
+            super::upkeep::sql::WORKER_SEE,
+            params![worker.as_bytes(), now.as_micros(), locks],
+        )?;
+        Ok(())
+    }
+
+    /// Disables the endpoint of a lane because of how its receiver answers. What waits is held by
+    /// the steps that follow.
+    pub fn disable(&mut self, lane: &mut Lane, event: &LaneNotice) -> Result<()> {
+        let reason = match event.event {
+            Event::Gone => DisabledReason::Gone,
+            _ => DisabledReason::Failing,
+        };
+        let id = lane.endpoint_id.as_bytes();
+        let now = event.at.as_micros();
+        self.db.run(sql::ENDPOINT_DISABLE, params![id, rows::disabled_text(reason), now])?;
+        self.db.run(sql::LANE_CLOSE, params![id, LaneState::Disabled.column(), 1])?;
+        self.db.run(sql::ROUTES_RAISE, [lane.application_id.as_bytes()])?;
+        self.versions.clear();
+        lane.state = LaneState::Disabled;
+        lane.next_due_at = None;
+        self.notice(lane, event)
+    }
+
+    /// Leaves word of an event for operators.
+    pub fn notice(&self, lane: &Lane, event: &LaneNotice) -> Result<()> {
+        let Some((kind, detail)) = event.text() else { return Ok(()) };
+        self.db.run(
+            sql::NOTICE_INSERT,
+            params![
+                event.id(lane.endpoint_id).as_bytes(),
+                lane.application_id.as_bytes(),
+                lane.endpoint_id.as_bytes(),
+                kind,
+                detail,
+            ],
+        )?;
+        Ok(())
+    }
+}
+
+/// A delivery's end, as its row.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub key: DeliveryKey,
+    pub application_id: ApplicationId,
+    pub state: i64,
+    pub cause: Option<Cause>,
+    pub attempts: u32,
+    pub lease_number: u32,
+    pub accepted_at: Timestamp,
+    pub ended_at: Timestamp,
+    pub last_status: Option<u16>,
+}
+
+/// Counts of one minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub minute: i64,
+    pub delivered: u32,
+    pub failed: u32,
+    pub failed_attempts: u32,
+    pub timed: u32,
+    /// Sum of the times from accepted to delivered, in microseconds.
+    pub delivery_time: i64,
+}
+
+pub(super) fn minute_of(at: Timestamp) -> i64 {
+    at.as_secs().div_euclid(60)
+}
+
+/// What an operator should hear about a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneNotice {
+    pub event: Event,
+    pub at: Timestamp,
+    /// Makes the notice's id unique.
+    pub roll: u64,
+}
+
+impl LaneNotice {
+    fn id(&self, endpoint: EndpointId) -> NoticeId {
+        let mut random = [0; 10];
+        random[..8].copy_from_slice(&self.roll.to_be_bytes());
+        random[8..].copy_from_slice(&endpoint.as_bytes()[14..]);
+        NoticeId::new(self.at, random)
+    }
+
+    fn text(&self) -> Option<(&'static str, String)> {
+        let at = self.at.as_secs();
+        match self.event {
+            Event::Gone => {
+                Some(("endpoint.disabled", format!("disabled at {at}: it answered 410 (gone)")))
+            }
+            Event::Exhausted { since } => Some((
+                "endpoint.disabled",
+                format!("disabled at {at}: it failed without a break since {}", since.as_secs()),
+            )),
+            Event::Failing { percent, since } => Some((
+                "endpoint.failing",
+                format!(
+                    "failing since {}: {percent} % of the time after which it is disabled",
+                    since.as_secs()
+                ),
+            )),
+            Event::Opened { .. } | Event::Reopened { .. } | Event::Closed => None,
+        }
+    }
+}
+
+/// An open delivery that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub application_id: ApplicationId,
+    pub state: i64,
+    pub attempts: u32,
+    pub lease_number: u32,
+    pub lease_worker: Option<WorkerId>,
+    pub accepted_at: Timestamp,
+    pub last_status: Option<u16>,
+}
+
+impl Open {
+    pub fn read(row: &mut Fields<'_>) -> Result<Self> {
+        let (application_id, state) = (row.id()?, row.int()?);
+        let (_class, _due_at) = (row.int()?, row.int()?);
+        let attempts = row.number()?;
+        let (_plan_attempts, _trigger, _planned_at) = (row.int()?, row.int()?, row.opt_int()?);
+        let (lease_number, lease_worker) = (row.number()?, row.opt_id()?);
+        let _lease_until = row.opt_int()?;
+        Ok(Self {
+            application_id,
+            state,
+            attempts,
+            lease_number,
+            lease_worker,
+            accepted_at: row.time()?,
+            last_status: row.opt_number()?,
+        })
+    }
+
+    /// The row of a delivery that ends without another attempt.
+    pub fn ended(&self, key: DeliveryKey, state: i64, cause: Cause, at: Timestamp) -> Ended {
+        Ended {
+            key,
+            application_id: self.application_id,
+            state,
+            cause: Some(cause),
+            attempts: self.attempts,
+            lease_number: self.lease_number,
+            accepted_at: self.accepted_at,
+            ended_at: at,
+            last_status: self.last_status,
+        }
+    }
+}
+
+impl Tx<'_> {
+    pub fn open_delivery(&self, key: DeliveryKey) -> Result<Option<Open>> {
+        let key = params![key.endpoint_id.as_bytes(), key.message_id.as_bytes()];
+        self.db.one(sql::DELIVERY_FIND, key, Open::read)
+    }
+
+    pub fn remove_delivery(&self, key: DeliveryKey) -> Result<()> {
+        let key = params![key.endpoint_id.as_bytes(), key.message_id.as_bytes()];
+        self.db.run(sql::DELIVERY_REMOVE, key)?;
+        Ok(())
+    }
+
+    /// Makes a leased delivery wait again, at once; one whose endpoint is disabled is held, one
+    /// whose endpoint is deleted ends. `counted`: whether its attempt stays counted.
+    pub fn release(
+        &self,
+        key: DeliveryKey,
+        open: &Open,
+        now: Timestamp,
+        counted: bool,
+    ) -> Result<()> {
+        let lane = self.lane(key.endpoint_id)?;
+        let lane = lane.ok_or_else(|| Error::new(Kind::Internal, "a delivery without a lane"))?;
+        if lane.state == LaneState::Deleted {
+            self.remove_delivery(key)?;
+            let cause = Cause::EndpointDeleted;
+            return self.store_ended(&open.ended(key, rows::CANCELLED, cause, now));
+        }
+        self.db.run(
+            sql::DELIVERY_RELEASE,
+            params![
+                key.endpoint_id.as_bytes(),
+                key.message_id.as_bytes(),
+                lane.state.waits_as(),
+                now.as_micros(),
+                counted,
+            ],
+        )?;
+        self.pull_lane(key.endpoint_id, now)
+    }
+}
+
+/// The class of what a delivery last died of, when its attempts are used up without an answer.
+pub(super) fn last_class(last_status: Option<u16>) -> OutcomeClass {
+    match last_status {
+        Some(status) => OutcomeClass::Status(status),
+        None => OutcomeClass::Failure(FailureKind::Local),
+    }
+}
+
+/// Lets another probe go at once, when the one that was out came back unused.
+pub(super) fn free_probe(health: &mut Health, now: Timestamp) -> bool {
+    let half_open = matches!(health.breaker.position, Position::HalfOpen { .. });
+    if half_open {
+        health.breaker.release_probe(now, Duration::ZERO);
+    }
+    half_open
+}

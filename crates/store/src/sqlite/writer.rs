@@ -1,0 +1,412 @@
+//! The one thread that writes: it joins what concurrent callers want into one transaction.
+//!
+//! A job is answered only after the commit that holds it. A job that fails does not touch the
+//! others: the transaction is rolled back and each job of the batch runs again in one of its own.
+//!
+//! **Invariant:** a write transaction begins immediate, so it never has to turn a read into a
+//! write; nothing in it waits for anything but the disk.
+
+use super::db::{Db, failed};
+use super::worker::Workers;
+use crate::Result;
+use crate::error::{Error, Kind};
+use posthaste_core::endpoint::Endpoint;
+use posthaste_core::id::{ApplicationId, EndpointId, WorkerId};
+use posthaste_core::limits::COMMIT_OPERATIONS_MAX;
+use rusqlite::Connection;
+use std::collections::{HashMap, HashSet, VecDeque};
+#[cfg(feature = "conformance")]
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, oneshot};
+
+/// Jobs that may wait for the thread; further callers wait for a place.
+const JOBS_WAITING_MAX: usize = 8_192;
+/// How long a job that is not urgent may wait for an urgent one to share its commit.
+pub(super) const LAZY_WAIT: Duration = Duration::from_millis(2);
+/// Under load, commits are this far apart: more of them would only cost processor time.
+const COMMIT_SPACING: Duration = Duration::from_millis(1);
+/// More jobs than this in `LOAD_WINDOW` is load. One client that waits for each answer stays below.
+const LOAD_JOBS_MIN: f64 = 40.0;
+const LOAD_WINDOW: Duration = Duration::from_millis(10);
+/// Endpoints kept ready by the writer.
+const ENDPOINTS_KEPT_MAX: usize = 4_096;
+
+/// Whether a job makes a commit happen, or rides with the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    Now,
+    Lazy,
+}
+
+/// Where callers put their jobs.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    slots: Arc<Semaphore>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// So many commits fail, as if the disk were full.
+    #[cfg(feature = "conformance")]
+    faults: Arc<AtomicU32>,
+}
+
+struct Shared {
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Inbox {
+    jobs: VecDeque<Waiting>,
+    /// Operations in `jobs`.
+    operations: usize,
+    urgent: usize,
+    /// When the oldest of the jobs that are not urgent came, if there is no urgent one.
+    lazy_since: Option<Instant>,
+    closed: bool,
+}
+
+struct Waiting {
+    job: Box<dyn Job>,
+    urgency: Urgency,
+    /// How many rows it writes, roughly.
+    operations: usize,
+}
+
+/// Something to be done within a transaction. It may run again when the transaction failed.
+trait Job: Send {
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<()>;
+    fn answer(self: Box<Self>, committed: Result<(), Arc<Error>>);
+}
+
+struct Call<F, T> {
+    work: F,
+    value: Option<T>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<F, T> Job for Call<F, T>
+where
+    F: FnMut(&mut Tx<'_>) -> Result<T> + Send,
+    T: Send,
+{
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<()> {
+        self.value = Some((self.work)(tx)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), Arc<Error>>) {
+        let answer = match (committed, self.value) {
+            (Ok(()), Some(value)) => Ok(value),
+            (Ok(()), None) => Err(Error::new(Kind::Internal, "a job ended without a value")),
+            (Err(error), _) => Err(Error::new(error.kind(), error.to_string())),
+        };
+        // A caller that went away needs no answer.
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// A write transaction, and what its jobs share.
+pub(super) struct Tx<'c> {
+    pub db: Db<'c>,
+    pub memory: &'c mut Memory,
+    /// Versions of routes as this transaction has read them; emptied by whoever changes one.
+    pub versions: HashMap<ApplicationId, Option<i64>>,
+    /// Workers whose row this transaction has seen to.
+    pub workers: HashSet<WorkerId>,
+}
+
+/// What the writer remembers between transactions. Thrown away when one fails.
+pub(super) struct Memory {
+    /// Endpoints with the version they are a copy of.
+    pub endpoints: HashMap<EndpointId, (i64, Arc<Endpoint>)>,
+    pub locks: Arc<Workers>,
+}
+
+impl Memory {
+    /// Keeps an endpoint; makes room by forgetting all when there are too many.
+    pub fn keep(&mut self, version: i64, endpoint: Arc<Endpoint>) {
+        if self.endpoints.len() >= ENDPOINTS_KEPT_MAX {
+            self.endpoints.clear();
+        }
+        self.endpoints.insert(endpoint.id, (version, endpoint));
+    }
+}
+
+impl Writer {
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(connection: Connection, locks: Arc<Workers>) -> Result<Self> {
+        let shared = Arc::new(Shared { inbox: Mutex::default(), arrived: Condvar::new() });
+        let slots = Arc::new(Semaphore::new(JOBS_WAITING_MAX));
+        #[cfg(feature = "conformance")]
+        let faults = Arc::new(AtomicU32::new(0));
+        let thread = Thread {
+            connection,
+            memory: Memory { endpoints: HashMap::new(), locks },
+            shared: Arc::clone(&shared),
+            slots: Arc::clone(&slots),
+            #[cfg(feature = "conformance")]
+            faults: Arc::clone(&faults),
+            load: Load::default(),
+        };
+        let handle = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || thread.serve())
+            .map_err(|error| {
+                Error::new(Kind::Unavailable, "cannot start the writer's thread").because(error)
+            })?;
+        Ok(Self {
+            shared,
+            slots,
+            thread: Mutex::new(Some(handle)),
+            #[cfg(feature = "conformance")]
+            faults,
+        })
+    }
+
+    /// Runs `work` in a transaction and returns its value once that is durable.
+    pub async fn call<T, F>(&self, urgency: Urgency, operations: usize, work: F) -> Result<T>
+    where
+        F: FnMut(&mut Tx<'_>) -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let slot = self.slots.acquire().await.map_err(|_| closed())?;
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(Call { work, value: None, reply });
+        self.shared.push(Waiting { job, urgency, operations: operations.max(1) })?;
+        // The thread gives the place back when it takes the job.
+        slot.forget();
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// Takes no more jobs, finishes those it has, and ends the thread. Blocks.
+    pub fn close(&self) {
+        self.slots.close();
+        self.shared.lock().closed = true;
+        self.shared.arrived.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A thread that panicked has nothing left to finish.
+            let _ = thread.join();
+        }
+    }
+
+    /// Makes the next `count` commits fail as a full disk would.
+    #[cfg(feature = "conformance")]
+    pub fn fail_commits(&self, count: u32) {
+        self.faults.store(count, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Unavailable, "the store is closed")
+}
+
+impl Shared {
+    /// The inbox is consistent at every await-free step, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, waiting: Waiting) -> Result<()> {
+        let mut inbox = self.lock();
+        if inbox.closed {
+            return Err(closed());
+        }
+        let was_full = inbox.operations >= COMMIT_OPERATIONS_MAX;
+        inbox.operations += waiting.operations;
+        let wakes = match waiting.urgency {
+            Urgency::Now => {
+                inbox.urgent += 1;
+                inbox.urgent == 1
+            }
+            Urgency::Lazy => inbox.jobs.is_empty(),
+        };
+        if waiting.urgency == Urgency::Lazy && inbox.lazy_since.is_none() {
+            inbox.lazy_since = Some(Instant::now());
+        }
+        inbox.jobs.push_back(waiting);
+        let is_full = inbox.operations >= COMMIT_OPERATIONS_MAX;
+        drop(inbox);
+        if wakes || (is_full && !was_full) {
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until there is a batch worth a commit and takes it; `None` when closed and empty.
+    fn take(&self, spacing_until: Option<Instant>) -> Option<Vec<Waiting>> {
+        let mut inbox = self.lock();
+        loop {
+            let now = Instant::now();
+            let wait_until = if inbox.closed || inbox.operations >= COMMIT_OPERATIONS_MAX {
+                None
+            } else if inbox.urgent > 0 {
+                spacing_until.filter(|until| now < *until)
+            } else if let Some(since) = inbox.lazy_since {
+                Some(since + LAZY_WAIT).filter(|until| now < *until)
+            } else {
+                inbox = self.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let Some(until) = wait_until else { break };
+            let (guard, _) = self
+                .arrived
+                .wait_timeout(inbox, until.saturating_duration_since(now))
+                .unwrap_or_else(PoisonError::into_inner);
+            inbox = guard;
+        }
+        if inbox.jobs.is_empty() {
+            return None;
+        }
+        Some(inbox.take_batch())
+    }
+}
+
+impl Inbox {
+    fn take_batch(&mut self) -> Vec<Waiting> {
+        let mut batch = Vec::with_capacity(self.jobs.len().min(COMMIT_OPERATIONS_MAX));
+        let mut operations = 0;
+        while operations < COMMIT_OPERATIONS_MAX
+            && let Some(waiting) = self.jobs.pop_front()
+        {
+            operations += waiting.operations;
+            self.urgent -= usize::from(waiting.urgency == Urgency::Now);
+            batch.push(waiting);
+        }
+        self.operations -= operations;
+        // Those left over came at most a batch ago; their wait begins anew.
+        self.lazy_since = if self.jobs.is_empty() { None } else { Some(Instant::now()) };
+        batch
+    }
+}
+
+/// How busy it is: jobs of the last moments, fading.
+#[derive(Default)]
+struct Load {
+    jobs: f64,
+    at: Option<Instant>,
+}
+
+impl Load {
+    /// When the next commit should not be before, after one at `now` of `jobs` jobs.
+    fn spacing(&mut self, jobs: usize, now: Instant) -> Option<Instant> {
+        let passed = self.at.map_or(LOAD_WINDOW, |at| now.saturating_duration_since(at));
+        self.at = Some(now);
+        self.jobs *= (-passed.as_secs_f64() / LOAD_WINDOW.as_secs_f64()).exp();
+        self.jobs += f64::from(u32::try_from(jobs).unwrap_or(u32::MAX));
+        (self.jobs >= LOAD_JOBS_MIN).then(|| now + COMMIT_SPACING)
+    }
+}
+
+struct Thread {
+    connection: Connection,
+    memory: Memory,
+    shared: Arc<Shared>,
+    slots: Arc<Semaphore>,
+    #[cfg(feature = "conformance")]
+    faults: Arc<AtomicU32>,
+    load: Load,
+}
+
+impl Thread {
+    fn serve(mut self) {
+        let mut spacing_until = None;
+        while let Some(batch) = self.shared.take(spacing_until) {
+            self.slots.add_permits(batch.len());
+            spacing_until = self.load.spacing(batch.len(), Instant::now());
+            let jobs = batch.into_iter().map(|waiting| waiting.job).collect();
+            self.write(jobs);
+        }
+    }
+
+    /// Commits the jobs together, or, if one of them fails, each on its own.
+    fn write(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        match self.transact(&mut jobs) {
+            Ok(()) => answer(jobs, &Ok(())),
+            Err(Failure::Commit(error)) => answer(jobs, &Err(Arc::new(error))),
+            Err(Failure::Job(error)) if jobs.len() == 1 => answer(jobs, &Err(Arc::new(error))),
+            Err(Failure::Job(_)) => {
+                for job in jobs {
+                    self.write(vec![job]);
+                }
+            }
+        }
+    }
+
+    fn transact(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+        self.connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+        let done = self.run(jobs);
+        if done.is_err() {
+            // Nothing to roll back is no error here: SQLite does so itself on some failures.
+            if !self.connection.is_autocommit() {
+                let _ = self.connection.execute_batch("ROLLBACK");
+            }
+            self.memory.endpoints.clear();
+        }
+        done
+    }
+
+    fn run(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+        let mut tx = Tx {
+            db: Db::new(&self.connection),
+            memory: &mut self.memory,
+            versions: HashMap::new(),
+            workers: HashSet::new(),
+        };
+        for job in jobs {
+            job.run(&mut tx).map_err(Failure::Job)?;
+        }
+        #[cfg(feature = "conformance")]
+        self.fault()?;
+        self.connection.execute_batch("COMMIT").map_err(failed)?;
+        Ok(())
+    }
+}
+
+#[cfg(feature = "conformance")]
+impl Thread {
+    fn fault(&self) -> Result<()> {
+        let left = |left: u32| left.checked_sub(1);
+        match self.faults.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
+            Ok(_) => Err(Error::new(Kind::Unavailable, "the disk is full")),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Thread {
+    /// Also when the thread panics: whoever waits, and whoever comes, is told.
+    fn drop(&mut self) {
+        self.slots.close();
+        let mut inbox = self.shared.lock();
+        inbox.closed = true;
+        inbox.jobs.clear();
+    }
+}
+
+/// Whose failure it was: one job's, or everybody's.
+enum Failure {
+    Job(Error),
+    Commit(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Commit(error)
+    }
+}
+
+fn answer(jobs: Vec<Box<dyn Job>>, committed: &Result<(), Arc<Error>>) {
+    for job in jobs {
+        job.answer(committed.clone());
+    }
+}
