@@ -52,12 +52,14 @@ impl Sketch {
     }
 
     pub fn merge(&mut self, other: &Self) {
-        if self.buckets.is_empty() {
-            self.clone_from(other);
-            return;
-        }
+        // Hours of one endpoint have nearly the same buckets, so the search goes on from the last
+        // place, and hardly ever far.
+        let mut place = 0;
         for (index, count) in &other.buckets {
-            self.add_to(*index, *count);
+            while self.buckets.get(place).is_some_and(|(own, _)| own < index) {
+                place += 1;
+            }
+            self.add_at(place, *index, *count);
         }
     }
 
@@ -129,16 +131,21 @@ impl Sketch {
     }
 
     fn add_to(&mut self, index: u16, count: u64) {
-        // Saturating, though no one lives to see it: a sum that stays associative needs the total
-        // to be the sum of the buckets.
+        let place = self.buckets.partition_point(|(own, _)| *own < index);
+        self.add_at(place, index, count);
+    }
+
+    /// `place` is that of the first bucket whose index is not lower.
+    fn add_at(&mut self, place: usize, index: u16, count: u64) {
+        // Saturating, though no one lives to see it: the total must stay the sum of the buckets.
         let count = count.min(u64::MAX - self.count);
         if count == 0 {
             return;
         }
         self.count += count;
-        match self.buckets.binary_search_by_key(&index, |(index, _)| *index) {
-            Ok(place) => self.buckets[place].1 += count,
-            Err(place) => self.buckets.insert(place, (index, count)),
+        match self.buckets.get_mut(place) {
+            Some((own, sum)) if *own == index => *sum += count,
+            _ => self.buckets.insert(place, (index, count)),
         }
     }
 }
