@@ -34,7 +34,7 @@ async fn again_without_slashes(mut routes: Router, mut request: Request) -> Resp
 }
 
 /// The same without the slashes at the end of its path; `None` when there are none.
-fn trimmed(uri: &Uri) -> Option<Uri> {
+pub(crate) fn trimmed(uri: &Uri) -> Option<Uri> {
     let path = uri.path().trim_end_matches('/');
     if path.len() == uri.path().len() || path.is_empty() {
         return None;

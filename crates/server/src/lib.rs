@@ -10,11 +10,6 @@
 //!
 //! **Invariant:** no answer with an error status has an empty body, whatever the path or method.
 
-#![cfg_attr(
-    test,
-    expect(clippy::unwrap_used, reason = "a test that meets the unexpected should fail loudly")
-)]
-
 mod api;
 pub mod auth;
 mod body;

@@ -1,10 +1,15 @@
 //! The listener: connections, their bounds, and an orderly end.
 
+use crate::fallback;
 use axum::Router;
+use axum::response::Response;
+use axum::routing::future::RouteFuture;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -12,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tower_service::Service as _;
 
 /// The bounds of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +83,7 @@ pub async fn serve(
                 continue;
             }
         };
-        let connection = http.serve_connection(io_of(stream), service(&routes));
+        let connection = http.serve_connection(io_of(stream), Front(routes.clone()));
         let connection = graceful.watch(connection);
         connections.spawn(async move {
             // A client's broken connection is its own affair.
@@ -97,8 +103,24 @@ pub async fn serve(
     Ok(())
 }
 
-fn service(routes: &Router) -> TowerToHyperService<Router> {
-    TowerToHyperService::new(routes.clone())
+/// The routes as hyper calls them.
+struct Front(Router);
+
+impl hyper::service::Service<Request<Incoming>> for Front {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = RouteFuture<Infallible>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        // One slash at the end has a route of its own; a path with more could pass for one with an
+        // empty name in it.
+        if request.uri().path().ends_with("//")
+            && let Some(uri) = fallback::trimmed(request.uri())
+        {
+            *request.uri_mut() = uri;
+        }
+        self.0.clone().call(request)
+    }
 }
 
 fn io_of(stream: TcpStream) -> TokioIo<TcpStream> {
