@@ -199,11 +199,7 @@ impl Running {
             queue,
             clock,
             dice,
-            metrics: Arc::new(move |text: &mut String| {
-                if let Some(metrics) = &metrics {
-                    text.push_str(&metrics());
-                }
-            }),
+            metrics: Arc::new(move || metrics.as_ref().map(|page| page()).unwrap_or_default()),
             settings: api_settings(config, &self.secret, self.address)?,
         };
         let limits = ServeLimits {

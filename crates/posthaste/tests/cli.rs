@@ -246,7 +246,15 @@ async fn a_second_signal_exits_at_once() {
 fn f054_the_allow_list_in_force_is_logged_at_the_start() {
     let setup = Setup::new().with("POSTHASTE_ALLOWED_NETWORKS", " 192.168.3.0/24 ,build.test");
     let server = setup.start();
-    let started = server.events("server.started");
+    let since = Instant::now();
+    let started = loop {
+        let started = server.events("server.started");
+        if !started.is_empty() {
+            break started;
+        }
+        assert!(since.elapsed() < PATIENCE, "{:#?}", server.log());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
     let shown = started[0]["allowed_networks"].as_str().unwrap().to_owned();
     for part in ["192.168.3.0/24", "build.test", "127.0.0.0/8"] {
         assert!(shown.contains(part), "{shown}");
@@ -286,16 +294,16 @@ fn sending_and_replaying_from_a_script() {
     // Nobody listens there, so with no retries the delivery is given up at once.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = format!(r#"{{"url":"http://{free}/","uid":"billing"}}"#);
-    let path = "/api/v1/app?get_if_exists=true";
-    server.call("POST", path, Some(r#"{"name":"shop","uid":"shop"}"#));
-    // The command's token is of the default organisation, the test's own is not: use the former.
+    // The commands' token is of the default organisation, which the test's own is not.
     let token = printed(&ended(&setup, &["token"]));
-    let created = ureq::post(format!("{url}/api/v1/app/shop/endpoint"))
-        .header("authorization", format!("Bearer {}", token.trim()))
-        .content_type("application/json")
-        .send(&endpoint)
-        .unwrap();
-    assert_eq!(created.status(), 201);
+    let create_endpoint = |body: &str| {
+        let answer = ureq::post(format!("{url}/api/v1/app/shop/endpoint"))
+            .header("authorization", format!("Bearer {}", token.trim()))
+            .content_type("application/json")
+            .send(body);
+        answer.unwrap().status().as_u16()
+    };
+    assert_eq!(create_endpoint(&endpoint), 201);
     let id = run(&["send", "--app", "shop", "--type", "invoice.paid", "{\"a\": 1}"]);
     let id = id.trim();
     assert!(id.starts_with("msg_"), "{id}");
@@ -304,6 +312,11 @@ fn sending_and_replaying_from_a_script() {
     while !run(&list).contains(id) {
         assert!(since.elapsed() < PATIENCE, "{}", run(&list));
     }
+    let other = r#"{"url":"http://127.0.0.1:9/","uid":"other","channels":["never"]}"#;
+    let created = create_endpoint(other);
+    assert_eq!(created, 201);
+    let none = run(&["dead-letters", "list", "--app", "shop", "--endpoint", "other"]);
+    assert_eq!(none.lines().count(), 1, "{none}");
     assert!(run(&["status"]).lines().count() == 2);
     let status = run(&["status", "--json"]);
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();

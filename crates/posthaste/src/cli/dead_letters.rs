@@ -66,8 +66,8 @@ fn fetch(args: &ListArgs) -> Result<Vec<Value>, Failure> {
     while letters.len() < args.limit {
         let limit = (args.limit - letters.len()).min(PAGE).to_string();
         let mut query = vec![("limit", limit.as_str())];
-        query.extend(args.app.as_deref().map(|app| ("app_id", app)));
-        query.extend(args.endpoint.as_deref().map(|endpoint| ("endpoint_id", endpoint)));
+        query.extend(args.app.as_deref().map(|app| ("app", app)));
+        query.extend(args.endpoint.as_deref().map(|endpoint| ("endpoint", endpoint)));
         query.extend(iterator.as_deref().map(|iterator| ("iterator", iterator)));
         let page = client.get("/api/v1/dead-letter", &query)?;
         let items = page["data"].as_array().cloned().unwrap_or_default();

@@ -142,17 +142,9 @@ impl Config {
                 let hint = |_| "use an address and a port, such as 127.0.0.1:8071".to_owned();
                 text.trim().parse().map_err(hint)
             })?,
-            public_url: layers
-                .get("public_url")
-                .is_some()
-                .then(|| parse(&layers, "public_url", public_url))
-                .transpose()?,
+            public_url: optional(&layers, "public_url", public_url)?,
             database: parse(&layers, "database_url", database)?,
-            jwt_secret: layers
-                .get("jwt_secret")
-                .is_some()
-                .then(|| parse(&layers, "jwt_secret", JwtSecret::new))
-                .transpose()?,
+            jwt_secret: optional(&layers, "jwt_secret", JwtSecret::new)?,
             allowed: parse(&layers, "allowed_networks", |text| {
                 Allowed::parse(text).map_err(|error| error.to_string())
             })?,
@@ -262,6 +254,14 @@ fn parse<T>(
     let unset = Setting { text: String::new(), origin: Origin::Default };
     let setting = layers.get(name).unwrap_or(&unset);
     read(&setting.text).map_err(|hint| refused(name, setting, &hint))
+}
+
+fn optional<T>(
+    layers: &Layers,
+    name: &'static str,
+    read: impl FnOnce(&str) -> Parsed<T>,
+) -> Result<Option<T>, Failure> {
+    layers.get(name).map(|_| parse(layers, name, read)).transpose()
 }
 
 fn refused(name: &str, setting: &Setting, hint: &str) -> Failure {

@@ -15,6 +15,8 @@ pub struct Row {
     pub breaker: String,
     pub waiting: u64,
     pub dead_letters: u64,
+    /// How long attempts took: P50, P95 and P99 in milliseconds.
+    pub attempt_ms: [Option<f64>; 3],
 }
 
 /// Figures over all endpoints.
@@ -38,6 +40,11 @@ const LINE_EVERY: Duration = Duration::from_secs(3);
 impl Board {
     pub fn new() -> Self {
         Self { live: std::io::stdout().is_terminal(), painted: 0, shown_at: None }
+    }
+
+    /// Whether the table stands on the screen already.
+    pub fn is_live(&self) -> bool {
+        self.live
     }
 
     /// Shows how things stand `at` so long after the start.
@@ -95,8 +102,7 @@ pub fn table(rows: &[Row]) -> String {
         "P99"
     );
     for row in rows {
-        let mut latencies = row.seen.latencies.clone();
-        latencies.sort_unstable();
+        let [p50, p95, p99] = row.attempt_ms.map(milliseconds);
         let _ = writeln!(
             text,
             "{:<11} {:<41} {:>8} {:>9} {:>7} {:>7} {:>5}  {:<9} {:>7} {:>7} {:>7}",
@@ -108,22 +114,18 @@ pub fn table(rows: &[Row]) -> String {
             row.waiting,
             row.dead_letters,
             row.breaker,
-            quantile(&latencies, 50),
-            quantile(&latencies, 95),
-            quantile(&latencies, 99),
+            p50,
+            p95,
+            p99,
         );
     }
     text
 }
 
-/// Of sorted latencies, by the nearest rank.
-fn quantile(sorted: &[Duration], percent: usize) -> String {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    match sorted.get(rank - 1) {
-        Some(latency) if *latency < Duration::from_secs(1) => {
-            format!("{:.1}ms", latency.as_secs_f64() * 1_000.0)
-        }
-        Some(latency) => format!("{:.1}s", latency.as_secs_f64()),
+fn milliseconds(figure: Option<f64>) -> String {
+    match figure {
+        Some(ms) if ms < 1_000.0 => format!("{ms:.1}ms"),
+        Some(ms) => format!("{:.1}s", ms / 1_000.0),
         None => "-".to_owned(),
     }
 }
@@ -133,12 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_by_nearest_rank() {
-        let sorted: Vec<_> = (1..=100).map(Duration::from_millis).collect();
-        assert_eq!(quantile(&sorted, 50), "50.0ms");
-        assert_eq!(quantile(&sorted, 99), "99.0ms");
-        assert_eq!(quantile(&sorted[..1], 99), "1.0ms");
-        assert_eq!(quantile(&[], 50), "-");
-        assert_eq!(quantile(&[Duration::from_millis(2_500)], 50), "2.5s");
+    fn figures_are_short() {
+        assert_eq!(milliseconds(Some(0.25)), "0.2ms");
+        assert_eq!(milliseconds(Some(2_500.0)), "2.5s");
+        assert_eq!(milliseconds(None), "-");
     }
 }

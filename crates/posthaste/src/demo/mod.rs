@@ -144,9 +144,9 @@ impl Stage {
                 "uid": part.name(), "description": part.about(), "secret": secret,
             });
             if part == Part::Dead {
-                // Two attempts are enough to show where hopeless deliveries go.
-                endpoint["policy"] =
-                    json!({ "retry": { "kind": "schedule", "delaysMs": [500], "jitter": 0.2 } });
+                // An endpoint may have a policy of its own. Without retries, what the breaker lets
+                // through becomes a dead letter at once.
+                endpoint["policy"] = json!({ "retry": { "kind": "schedule", "delaysMs": [] } });
             }
             let created = post(&client, "/api/v1/app/demo/endpoint", endpoint).await?;
             endpoints.push((receiver, cli::cell(&created["id"])));
@@ -162,6 +162,9 @@ impl Stage {
         let (totals, rows) = self.look(accepted).await?;
         board.show(self.elapsed(), totals, &rows)?;
         let status = get(&self.client, "/api/v1/status").await?;
+        if !board.is_live() {
+            cli::write(format!("\n{}", board::table(&rows)).as_bytes())?;
+        }
         cli::write(format!("\n{}", summary(totals, &rows, &status)).as_bytes())?;
         check(totals, &rows, &status)
     }
@@ -201,7 +204,7 @@ impl Stage {
     async fn publish(&self, number: u64) -> Result<(), Failure> {
         let message = json!({
             "eventType": "demo.event",
-            "payload": { "number": number, "sentAt": SystemClock.now().as_micros() },
+            "payload": { "number": number, "text": "Grüße 👋" },
         });
         post(&self.client, "/api/v1/app/demo/msg?with_content=false", message).await.map(drop)
     }
@@ -232,7 +235,7 @@ impl Stage {
         for (receiver, id) in &self.endpoints {
             let path = format!("/api/v1/app/demo/endpoint/{id}/health");
             let health = get(&self.client, &path).await?;
-            let path = format!("/api/v1/dead-letter?app_id=demo&endpoint_id={id}&limit=250");
+            let path = format!("/api/v1/dead-letter?app=demo&endpoint={id}&limit=250");
             let letters = get(&self.client, &path).await?;
             rows.push(Row {
                 part: receiver.part,
@@ -240,6 +243,7 @@ impl Stage {
                 breaker: cli::cell(&health["breaker"]),
                 waiting: health["waiting"].as_u64().unwrap_or(0),
                 dead_letters: letters["data"].as_array().map_or(0, Vec::len) as u64,
+                attempt_ms: ["p50Ms", "p95Ms", "p99Ms"].map(|name| health[name].as_f64()),
             });
         }
         let client = self.client.clone();
@@ -260,8 +264,7 @@ fn summary(totals: Totals, rows: &[Row], status: &Value) -> String {
     let ms = |name: &str| times[name].as_f64().map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
     let waiting = count("pending") + count("awaiting_retry") + count("in_flight");
     format!(
-        "{}\n\
-         accepted          {} events, {} deliveries\n\
+        "accepted          {} events, {} deliveries\n\
          delivered         {}, every signature checked by the receivers ({} bad)\n\
          retried           {}\n\
          dead letters      {}\n\
@@ -269,7 +272,6 @@ fn summary(totals: Totals, rows: &[Row], status: &Value) -> String {
          breaker openings  {}\n\
          duplicates        {}\n\
          delivery time     P50 {}  P95 {}  P99 {}, waiting for retries included\n",
-        board::table(rows),
         totals.accepted,
         totals.accepted * rows.len() as u64,
         count("delivered_last_hour"),
@@ -356,6 +358,7 @@ mod tests {
             breaker: "open".to_owned(),
             waiting: 1,
             dead_letters: 1,
+            attempt_ms: [None; 3],
         };
         let status = json!({ "dead_letter": 1, "pending": 1 });
         assert!(check(totals, &[row()], &status).is_ok());

@@ -55,8 +55,6 @@ pub struct Seen {
     pub duplicates: u64,
     /// Requests by message, and whether it got its 2xx.
     messages: HashMap<String, (u64, bool)>,
-    /// From sending to the request that got a 2xx.
-    pub latencies: Vec<Duration>,
 }
 
 impl Part {
@@ -79,7 +77,7 @@ impl Part {
             Self::Slow => "answers 200 after 300 ms",
             Self::Flaky => "answers 500 to every second message first",
             Self::Recovering => "answers 503, later 200",
-            Self::Dead => "refuses connections",
+            Self::Dead => "refuses connections; has no retries",
         }
     }
 }
@@ -160,8 +158,6 @@ impl Shared {
         }
         if std::mem::replace(&mut message.1, true) {
             seen.duplicates += 1;
-        } else if let Some(sent_at) = event["sentAt"].as_i64() {
-            seen.latencies.push(now.since(Timestamp::from_micros(sent_at)));
         }
         200
     }
