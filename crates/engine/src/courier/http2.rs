@@ -62,6 +62,10 @@ impl Http2 {
         !self.sender.is_closed()
     }
 
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.meter, &other.meter)
+    }
+
     pub fn meter(&self) -> &Meter {
         &self.meter
     }

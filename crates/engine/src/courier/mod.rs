@@ -37,6 +37,7 @@ use pool::{Bounds, Lent, Pool};
 use posthaste_core::outcome::{Answer, Failure, FailureKind, Outcome, Phase, Response};
 use std::sync::Arc;
 use std::time::Duration;
+use target::Origin;
 use tokio::time::timeout;
 use trace::Trace;
 
@@ -150,11 +151,10 @@ impl Parts {
         let origin = &errand.target.origin;
         let mut used = 0;
         loop {
-            let may_share = used < SHARED_MAX;
-            let pooled = if may_share { self.pool.take(origin) } else { None };
-            let mut lent = match pooled {
-                Some(lent) => lent,
-                None => self.open(errand.target, may_share, trace).await?,
+            let mut lent = if used < SHARED_MAX {
+                self.borrow(origin, trace).await?
+            } else {
+                self.open(origin, trace).await?
             };
             used += 1;
             let request = self.request(errand, &lent).ok_or_else(|| {
@@ -165,7 +165,7 @@ impl Parts {
                 Err(broken) => broken,
             };
             match lent.remedy(&broken, trace.phase()) {
-                Remedy::SendAgain if used < CONNECTIONS_MAX => self.pool.forget(origin),
+                Remedy::SendAgain if used < CONNECTIONS_MAX => self.pool.forget(origin, &lent),
                 Remedy::SendAgainOverHttp1 if used < CONNECTIONS_MAX => {
                     self.pool.remember_http1_only(origin);
                 }
@@ -174,26 +174,43 @@ impl Parts {
         }
     }
 
-    async fn open(
-        &self,
-        target: &Target,
-        may_share: bool,
-        trace: &mut Trace,
-    ) -> Result<Lent, Failure> {
-        let origin = &target.origin;
+    /// A connection out of the pool, or a fresh one that others may use too.
+    async fn borrow(&self, origin: &Arc<Origin>, trace: &mut Trace) -> Result<Lent, Failure> {
+        if let Some(lent) = self.pool.take(origin) {
+            return Ok(lent);
+        }
+        let turn = if origin.is_tls { self.pool.turn(origin) } else { None };
+        let mut my_turn = None;
+        if let Some(turn) = &turn {
+            trace.enter(Phase::Connect);
+            my_turn = Some(turn.lock().await);
+            if let Some(lent) = self.pool.take(origin) {
+                return Ok(lent);
+            }
+            if self.pool.turn(origin).is_none_or(|current| !Arc::ptr_eq(&current, turn)) {
+                // The one before failed: from here on each for himself.
+                my_turn = None;
+            }
+        }
+        let opened = self.open(origin, trace).await;
+        match &opened {
+            Ok(Lent::Http2(connection)) => self.pool.share(origin, connection),
+            Ok(Lent::Http1(_)) | Err(_) if turn.is_some() => self.pool.end_turns(origin),
+            Ok(Lent::Http1(_)) | Err(_) => {}
+        }
+        drop(my_turn);
+        opened
+    }
+
+    async fn open(&self, origin: &Arc<Origin>, trace: &mut Trace) -> Result<Lent, Failure> {
         let http1_only = origin.is_tls && self.pool.is_http1_only(origin);
         let dialed = self.dialer.dial(origin, http1_only, trace).await?;
-        let unusable =
-            |_: hyper::Error| trace.failure(FailureKind::Closed, "the connection broke at once");
-        if !dialed.is_http2 {
-            let opened = Http1::open(dialed.wire, dialed.remote).await;
-            return opened.map(Lent::Http1).map_err(unusable);
-        }
-        let opened = Http2::open(dialed.wire, dialed.remote).await.map_err(unusable)?;
-        if may_share {
-            self.pool.share(origin, &opened);
-        }
-        Ok(Lent::Http2(opened))
+        let opened = if dialed.is_http2 {
+            Http2::open(dialed.wire, dialed.remote).await.map(Lent::Http2)
+        } else {
+            Http1::open(dialed.wire, dialed.remote).await.map(Lent::Http1)
+        };
+        opened.map_err(|_| trace.failure(FailureKind::Closed, "the connection broke at once"))
     }
 
     fn request(&self, errand: &Errand<'_>, lent: &Lent) -> Option<Sent> {

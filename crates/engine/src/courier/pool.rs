@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 
 /// How long a host that asked for HTTP/1.1 gets nothing else.
 const HTTP1_ONLY_FOR: Duration = Duration::from_secs(3_600);
-/// Hosts remembered for that.
-const HTTP1_ONLY_MAX: usize = 4_096;
+/// Hosts of which it is remembered what they speak.
+const REMEMBERED_MAX: usize = 4_096;
+
+/// Whoever holds it makes the connection that the others wait for.
+pub(super) type Turn = Arc<tokio::sync::Mutex<()>>;
 
 pub(super) struct Pool {
     bounds: Bounds,
@@ -40,6 +43,8 @@ struct State {
     /// Idle HTTP/1.1 connections of all origins.
     idle: usize,
     http1_only: HashMap<Arc<Origin>, Instant>,
+    /// Hosts that spoke HTTP/2 last time.
+    http2: HashMap<Arc<Origin>, Turn>,
     is_reaped: bool,
 }
 
@@ -112,6 +117,13 @@ impl Pool {
         let mut connection = connection.clone();
         connection.is_reused = true;
         let mut state = self.state();
+        if !state.http2.contains_key(origin) {
+            if state.http2.len() >= REMEMBERED_MAX {
+                // Only costs those who ask next a connection that they could have shared.
+                state.http2.clear();
+            }
+            state.http2.insert(Arc::clone(origin), Turn::default());
+        }
         let connections = state.connections(origin);
         if connections.shared.as_ref().is_none_or(|shared| !shared.connection.is_open()) {
             connections.shared = Some(Shared { connection, used_at: now() });
@@ -119,25 +131,44 @@ impl Pool {
         }
     }
 
-    /// Closes what is idle: one connection was found dead, and the others are older.
-    pub fn forget(&self, origin: &Arc<Origin>) {
-        let forgotten = {
-            let mut state = self.state();
-            let Some(connections) = state.origins.remove(origin) else { return };
-            state.idle -= connections.idle.len();
-            connections
-        };
-        drop(forgotten);
+    /// What to wait for before connecting to a host that speaks HTTP/2, so that a burst makes one
+    /// connection and not one for each request.
+    pub fn turn(&self, origin: &Arc<Origin>) -> Option<Turn> {
+        self.state().http2.get(origin).cloned()
+    }
+
+    /// Connecting failed, so nobody has to wait for his turn to find out the same.
+    pub fn end_turns(&self, origin: &Arc<Origin>) {
+        self.state().http2.remove(origin);
+    }
+
+    /// Lets go of what would fail as `dead` did: a shared connection itself, or the idle ones
+    /// beside it, which are older.
+    pub fn forget(&self, origin: &Arc<Origin>, dead: &Lent) {
+        let mut closing = Vec::new();
+        let mut state = self.state();
+        let Some(connections) = state.origins.get_mut(origin) else { return };
+        match dead {
+            Lent::Http1(_) => closing.append(&mut connections.idle),
+            Lent::Http2(dead) => {
+                connections.shared.take_if(|shared| shared.connection.is_same(dead));
+            }
+        }
+        state.idle -= closing.len();
+        drop(state);
+        // Closing sockets takes time that nobody should wait for with the lock.
+        drop(closing);
     }
 
     pub fn remember_http1_only(&self, origin: &Arc<Origin>) {
         let mut state = self.state();
         state.origins.remove(origin).inspect(|old| state.idle -= old.idle.len());
+        state.http2.remove(origin);
         let now = now();
-        if state.http1_only.len() >= HTTP1_ONLY_MAX {
+        if state.http1_only.len() >= REMEMBERED_MAX {
             state.http1_only.retain(|_, until| *until > now);
         }
-        if state.http1_only.len() < HTTP1_ONLY_MAX {
+        if state.http1_only.len() < REMEMBERED_MAX {
             state.http1_only.insert(Arc::clone(origin), now + HTTP1_ONLY_FOR);
         }
     }
@@ -196,9 +227,6 @@ impl Pool {
 
 impl State {
     fn connections(&mut self, origin: &Arc<Origin>) -> &mut Connections {
-        if !self.origins.contains_key(origin) {
-            return self.origins.entry(Arc::clone(origin)).or_default();
-        }
         self.origins.entry(Arc::clone(origin)).or_default()
     }
 }

@@ -111,6 +111,21 @@ async fn http2_shares_one_connection() {
     assert_eq!((receiver.requests().len(), receiver.connections()), (41, 1));
 }
 
+#[tokio::test]
+async fn a_burst_after_the_end_of_an_http2_connection_makes_one_new_one() {
+    let identity = Identity::of(&["hooks.test"]);
+    let mut is_first = true;
+    let receiver = Http2Receiver::start(&identity, move |request| {
+        let answer = Move::Answer { stream: request.stream };
+        if std::mem::take(&mut is_first) { vec![answer, Move::Close] } else { vec![answer] }
+    })
+    .await;
+    let courier = courier_that_trusts(&identity);
+    assert_success(&post(&courier, &url(receiver.port()), "first").await);
+    send_many(&courier, receiver.port(), 16, 16).await;
+    assert_eq!((receiver.requests().len(), receiver.connections()), (17, 2));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f036_streams_above_a_goaway_move_to_a_new_connection() {
     let identity = Identity::of(&["hooks.test"]);
