@@ -48,6 +48,9 @@ pub(crate) enum Repetition {
     ByHandler,
 }
 
+/// Most answers fit in this, so that their text is written without growing.
+const ANSWER_BYTES_USUAL: usize = 2 * 1024;
+
 type Handled = Pin<Box<dyn Future<Output = Result<Answer>> + Send>>;
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
@@ -189,11 +192,12 @@ impl Answer {
     }
 
     pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Self> {
-        let body = serde_json::to_vec(body).map_err(|error| {
+        let mut text = Vec::with_capacity(ANSWER_BYTES_USUAL);
+        serde_json::to_writer(&mut text, body).map_err(|error| {
             tracing::error!(error = %error, "an answer has no JSON form");
             Refusal::internal()
         })?;
-        Ok(Self::raw(status, body.into()))
+        Ok(Self::raw(status, text.into()))
     }
 
     pub fn ok(body: &impl Serialize) -> Result<Self> {
@@ -358,5 +362,55 @@ impl Drop for ToItsEnd {
         {
             runtime.spawn(future);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_panic_costs_one_request() {
+        let panics = Caught(Box::pin(async {
+            tokio::task::yield_now().await;
+            panic!("a defect");
+        }));
+        assert_eq!(panics.await.map(|()| "done"), None);
+        assert_eq!(Caught(Box::pin(async { 7 })).await, Some(7));
+    }
+
+    #[tokio::test]
+    async fn a_change_that_was_begun_is_finished_though_nobody_waits() {
+        let (begun, has_begun) = oneshot::channel();
+        let (go_on, goes_on) = oneshot::channel::<()>();
+        let (finished, has_finished) = oneshot::channel();
+        let handled: Handled = Box::pin(async {
+            let _ = begun.send(());
+            let _ = goes_on.await;
+            let _ = finished.send(());
+            Ok(Answer::nothing())
+        });
+        let mut waiting = Box::pin(ToItsEnd(Some(handled)));
+        tokio::select! {
+            _ = &mut waiting => panic!("it waits for `go_on`"),
+            _ = has_begun => {}
+        }
+        drop(waiting);
+        go_on.send(()).unwrap();
+        has_finished.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_has_ended_is_not_run_again() {
+        static RAN: AtomicBool = AtomicBool::new(false);
+        let handled: Handled = Box::pin(async {
+            assert!(!RAN.swap(true, Ordering::SeqCst));
+            Ok(Answer::nothing())
+        });
+        let mut ended = Box::pin(ToItsEnd(Some(handled)));
+        assert!(ended.as_mut().await.is_ok());
+        assert!(ended.0.is_none());
     }
 }

@@ -71,10 +71,24 @@ impl<T> ListOut<T> {
         key: impl Fn(&Item) -> Key,
         show: impl FnMut(Item) -> T,
     ) -> Self {
+        let page = Self::around(&slice, key);
+        Self { data: slice.items.into_iter().map(show).collect(), ..page }
+    }
+
+    /// As `new`, where what is shown borrows from the items.
+    pub fn borrowing<'a, Item, Key: Display>(
+        slice: &'a Slice<Item>,
+        key: impl Fn(&Item) -> Key,
+        show: impl FnMut(&'a Item) -> T,
+    ) -> Self {
+        let page = Self::around(slice, key);
+        Self { data: slice.items.iter().map(show).collect(), ..page }
+    }
+
+    fn around<Item, Key: Display>(slice: &Slice<Item>, key: impl Fn(&Item) -> Key) -> Self {
         let iterator = slice.items.last().map(|item| forward(&key(item)));
         let prev_iterator = slice.items.first().map(|item| format!("-{}", key(item)));
-        let data = slice.items.into_iter().map(show).collect();
-        Self { data, iterator, prev_iterator, done: !slice.more }
+        Self { data: Vec::new(), iterator, prev_iterator, done: !slice.more }
     }
 }
 

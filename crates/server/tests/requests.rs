@@ -5,11 +5,16 @@ mod common;
 use common::{Server, id_of, ids_of, keys, token_of};
 use http::Method;
 use posthaste_core::event::OrganisationId;
-use posthaste_core::time::Clock as _;
+use posthaste_core::id::{EndpointId, MessageId, WorkerId};
+use posthaste_core::time::{Clock as _, Timestamp};
+use posthaste_queue::{FastPath, Job, Room};
 use posthaste_server::auth::{self, ApplicationGrant};
 use posthaste_server::{ApiSettings, ServeLimits};
-use serde_json::{Value, json};
+use posthaste_store::outbox::LeaseTerms;
+use serde_json::json;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -512,26 +517,49 @@ async fn slashes_at_the_end_and_browsers() {
     }
 }
 
-#[tokio::test]
-async fn a_client_that_leaves_half_way_leaves_no_half_change() {
-    let server = Server::start().await;
-    let application = server.application("App").await;
-    for _ in 0..20 {
-        let body = r#"{"eventType":"a","payload":{}}"#;
-        let request = format!(
-            "POST /api/v1/app/{application}/msg HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
-             content-length: {}\r\n\r\n{body}",
-            server.token,
-            body.len()
-        );
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        drop(stream);
+/// A worker that takes everything and remembers what it was given.
+#[derive(Default)]
+struct Taker {
+    reserved: AtomicUsize,
+    released: AtomicUsize,
+    taken: Mutex<Vec<MessageId>>,
+}
+
+impl FastPath for Taker {
+    fn terms(&self) -> Option<LeaseTerms> {
+        let worker_id = WorkerId::from_bytes([7; 16]);
+        Some(LeaseTerms { worker_id, until: Timestamp::MAX })
     }
+
+    fn reserve(&self, endpoint_id: EndpointId, bytes: usize) -> Option<Room> {
+        self.reserved.fetch_add(1, Ordering::SeqCst);
+        Some(Room { endpoint_id, bytes })
+    }
+
+    fn hand_over(&self, jobs: Vec<Job>) {
+        self.taken.lock().unwrap().extend(jobs.iter().map(|job| job.message.id));
+    }
+
+    fn release(&self, _: Room) {
+        self.released.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn what_is_accepted_is_handed_over_and_what_is_refused_is_not() {
+    let server = Server::start().await;
+    let taker = Arc::new(Taker::default());
+    server.queue.attach(taker.clone());
+    let application = server.application("App").await;
+    server.endpoint(&application).await;
+    server.endpoint(&application).await;
     let path = format!("/api/v1/app/{application}/msg");
-    server.post(&path, r#"{"eventType":"last","payload":{}}"#).await.expect(202);
-    let listed: Value = server.get(&path).await.expect(200);
-    assert!(listed["data"].as_array().unwrap().iter().all(|message| message["id"].is_string()));
+    let body = r#"{"eventType":"a","eventId":"e-1","payload":{}}"#;
+    let message: MessageId = id_of(&server.post(&path, body).await.expect(202)).parse().unwrap();
+    server.post(&path, body).await.expect(409);
+    assert_eq!(*taker.taken.lock().unwrap(), [message, message]);
+    assert_eq!(taker.reserved.load(Ordering::SeqCst), 4);
+    assert_eq!(taker.released.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
@@ -592,15 +620,20 @@ async fn a_head_that_never_ends_is_cut_off() {
 async fn more_connections_than_allowed_wait_their_turn() {
     let limits = ServeLimits { connections_max: 1, ..ServeLimits::default() };
     let server = Server::start_with(|_| {}, limits).await;
-    let first = TcpStream::connect(server.address).await.unwrap();
-    let waiting = server.get("/api/v1/health");
-    tokio::pin!(waiting);
-    // The only place is taken by a connection that says nothing.
-    tokio::select! {
-        biased;
-        _ = &mut waiting => panic!("served beyond the bound"),
-        () = tokio::task::yield_now() => {}
+    let ping = b"GET /api/v1/health/ping HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    let mut answer = [0; 4_096];
+    first.write_all(ping).await.unwrap();
+    assert!(first.read(&mut answer).await.unwrap() > 0);
+    // The only place is taken; the second asks, and the first goes on being served.
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    second.write_all(ping).await.unwrap();
+    for _ in 0..50 {
+        first.write_all(ping).await.unwrap();
+        assert!(first.read(&mut answer).await.unwrap() > 0);
     }
+    let none = second.try_read(&mut answer).unwrap_err();
+    assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
     drop(first);
-    waiting.await.expect(200);
+    assert!(second.read(&mut answer).await.unwrap() > 0);
 }

@@ -78,7 +78,7 @@ pub(super) fn operations() -> Vec<Operation> {
             |call| Box::pin(messages(call)),
         )
         .query(MESSAGES)
-        .gives::<ListOut<EndpointMessageOut>>(200),
+        .gives::<ListOut<EndpointMessageOut<'_>>>(200),
         Operation::new(
             (Method::GET, "/api/v1/app/{app_id}/msg/{msg_id}/endpoint"),
             "v1.message-attempt.list-attempted-destinations",
@@ -147,14 +147,14 @@ async fn messages(call: Call) -> Result<Answer> {
     let page = page(&call.query, &filter, str::parse::<MessageId>, MessageId::lower_bound)?;
     let with_content = call.query.flag("with_content", true)?;
     if page.limit == 0 {
-        return Answer::ok(&ListOut::<EndpointMessageOut>::of_nothing());
+        return Answer::ok(&ListOut::<EndpointMessageOut<'_>>::of_nothing());
     }
     let store = &call.shared.store;
     let slice = store.messages_of_endpoint(endpoint.id, filter, states, page).await?;
-    Answer::ok(&ListOut::new(
-        slice,
+    Answer::ok(&ListOut::borrowing(
+        &slice,
         |(message, _)| message.id,
-        |(message, delivery)| EndpointMessageOut::new(&message, delivery, with_content),
+        |(message, delivery)| EndpointMessageOut::new(message, delivery.clone(), with_content),
     ))
 }
 

@@ -38,7 +38,7 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation { repetition: Repetition::ByHandler, ..create }
             .query(&[WITH_CONTENT])
             .takes::<MessageIn<'_>>()
-            .gives::<MessageOut>(202),
+            .gives::<MessageOut<'_>>(202),
         Operation::new(
             (Method::GET, PATH),
             "v1.message.list",
@@ -47,7 +47,7 @@ pub(super) fn operations() -> Vec<Operation> {
             |call| Box::pin(list(call)),
         )
         .query(LISTED)
-        .gives::<ListOut<MessageOut>>(200),
+        .gives::<ListOut<MessageOut<'_>>>(200),
         Operation::new(
             (Method::GET, "/api/v1/app/{app_id}/msg/{msg_id}"),
             "v1.message.get",
@@ -56,7 +56,7 @@ pub(super) fn operations() -> Vec<Operation> {
             |call| Box::pin(get(call)),
         )
         .query(&[WITH_CONTENT])
-        .gives::<MessageOut>(200),
+        .gives::<MessageOut<'_>>(200),
     ]
 }
 
@@ -71,16 +71,21 @@ async fn create(call: Call) -> Result<Answer> {
     let id = MessageId::new(call.now, call.random());
     let message = Arc::new(draft.message(id, application.id, call.now));
     let repeats = accept(&call, &message, idempotency::stored_key(&call)).await?;
+    // A raw body was sent instead of the payload; it is shown by its own rules.
+    let raw = input.transformations_params.as_ref().is_some_and(|it| it.raw_payload.is_some());
+    let payload = input.payload.filter(|_| !raw);
     let Some(first) = repeats else {
         call.shared.traffic.accepted();
-        return Answer::json(StatusCode::ACCEPTED, &MessageOut::new(&message, with_content));
+        let out = MessageOut::published(&message, payload, with_content);
+        return Answer::json(StatusCode::ACCEPTED, &out);
     };
     call.shared.traffic.repeated();
     // The body is the same, so only what we chose ourselves is different.
     let found = call.shared.store.message(application.id, &first.to_string()).await?;
     let created_at = found.map_or(first.timestamp(), |found| found.created_at);
     let same = Message { id: first, created_at, ..Message::clone(&message) };
-    Answer::json(StatusCode::ACCEPTED, &MessageOut::new(&same, with_content))
+    let out = MessageOut::published(&same, payload, with_content);
+    Answer::json(StatusCode::ACCEPTED, &out)
 }
 
 /// Commits the message and its deliveries. `Some`: an earlier request with this key did, as that
@@ -127,11 +132,11 @@ async fn list(call: Call) -> Result<Answer> {
     let page = page(&call.query, &filter, str::parse::<MessageId>, MessageId::lower_bound)?;
     let with_content = call.query.flag("with_content", true)?;
     if page.limit == 0 {
-        return Answer::ok(&ListOut::<MessageOut>::of_nothing());
+        return Answer::ok(&ListOut::<MessageOut<'_>>::of_nothing());
     }
     let slice = call.shared.store.messages(application.id, filter, page).await?;
-    let show = |message: Message| MessageOut::new(&message, with_content);
-    Answer::ok(&ListOut::new(slice, |message| message.id, show))
+    let show = |message| MessageOut::new(message, with_content);
+    Answer::ok(&ListOut::borrowing(&slice, |message| message.id, show))
 }
 
 async fn get(call: Call) -> Result<Answer> {

@@ -107,9 +107,10 @@ pub(crate) struct MessageAttemptOut {
 /// A message as it stands with one endpoint.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct EndpointMessageOut {
+#[schemars(rename = "EndpointMessageOut")]
+pub(crate) struct EndpointMessageOut<'a> {
     #[serde(flatten)]
-    pub message: MessageOut,
+    pub message: MessageOut<'a>,
     #[serde(flatten)]
     pub standing: Standing,
 }
@@ -184,8 +185,8 @@ impl MessageAttemptOut {
     }
 }
 
-impl EndpointMessageOut {
-    pub fn new(message: &Message, delivery: Delivery, with_content: bool) -> Self {
+impl<'a> EndpointMessageOut<'a> {
+    pub fn new(message: &'a Message, delivery: Delivery, with_content: bool) -> Self {
         Self { message: MessageOut::new(message, with_content), standing: delivery.into() }
     }
 }

@@ -71,13 +71,13 @@ pub(crate) struct MessageDraft {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "MessageOut")]
-pub(crate) struct MessageOut {
+pub(crate) struct MessageOut<'a> {
     pub event_id: Option<String>,
     pub event_type: String,
     /// As it was published; `{}` when it was not asked for, `{"expired":true}` when it is gone, and
     /// `{"rawPayload": text}` for a body that is not a JSON object.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    pub payload: Box<RawValue>,
+    pub payload: Cow<'a, RawValue>,
     pub channels: Option<Vec<String>>,
     pub id: String,
     pub timestamp: Time,
@@ -148,13 +148,28 @@ impl MessageDraft {
     }
 }
 
-impl MessageOut {
-    pub fn new(message: &Message, with_content: bool) -> Self {
+impl<'a> MessageOut<'a> {
+    pub fn new(message: &'a Message, with_content: bool) -> Self {
+        Self::with(message, payload_out(message.payload.as_deref(), with_content))
+    }
+
+    /// For a message that was just published: its payload is known to be a JSON object.
+    pub fn published(message: &Message, payload: Option<&'a RawValue>, with_content: bool) -> Self {
+        match payload.filter(|_| with_content) {
+            Some(payload) => Self::with(message, Cow::Borrowed(payload)),
+            None => {
+                let shown = payload_out(message.payload.as_deref(), with_content).into_owned();
+                Self::with(message, Cow::Owned(shown))
+            }
+        }
+    }
+
+    fn with(message: &Message, payload: Cow<'a, RawValue>) -> Self {
         let channels = &message.channels;
         Self {
             event_id: message.event_id.as_ref().map(ToString::to_string),
             event_type: message.event_type.to_string(),
-            payload: payload_out(message.payload.as_deref(), with_content),
+            payload,
             channels: (!channels.is_empty())
                 .then(|| channels.iter().map(ToString::to_string).collect()),
             id: message.id.to_string(),
@@ -164,28 +179,28 @@ impl MessageOut {
 }
 
 /// Byte for byte where it is a JSON object. Always an object, because clients insist on one.
-fn payload_out(payload: Option<&[u8]>, with_content: bool) -> Box<RawValue> {
+fn payload_out(payload: Option<&[u8]>, with_content: bool) -> Cow<'_, RawValue> {
     let Some(bytes) = payload else { return constant(r#"{"expired":true}"#) };
     if !with_content {
         return constant("{}");
     }
-    let text = String::from_utf8_lossy(bytes);
-    if text.starts_with('{') {
-        if let Ok(raw) = RawValue::from_string(text.clone().into_owned()) {
-            return raw;
-        }
+    if bytes.starts_with(b"{")
+        && let Ok(raw) = serde_json::from_slice(bytes)
+    {
+        return Cow::Borrowed(raw);
     }
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Raw<'a> {
         raw_payload: &'a str,
     }
-    serde_json::value::to_raw_value(&Raw { raw_payload: &text }).unwrap_or_else(|_| constant("{}"))
+    let raw = Raw { raw_payload: &String::from_utf8_lossy(bytes) };
+    serde_json::value::to_raw_value(&raw).map_or_else(|_| constant("{}"), Cow::Owned)
 }
 
-fn constant(json: &str) -> Box<RawValue> {
+fn constant(json: &'static str) -> Cow<'static, RawValue> {
     // The constants here are JSON; `null` is what is left if one were not.
-    RawValue::from_string(json.to_owned()).unwrap_or_default()
+    serde_json::from_str(json).map_or_else(|_| Cow::Owned(Box::default()), Cow::Borrowed)
 }
 
 /// Channels of a message or an endpoint: `None` is none; an empty list would match nothing.

@@ -47,6 +47,7 @@ impl Ticking {
 pub struct Server {
     pub address: SocketAddr,
     pub store: Arc<dyn Store>,
+    pub queue: Arc<Queue>,
     pub clock: Arc<Ticking>,
     pub token: String,
     stop: Option<oneshot::Sender<()>>,
@@ -94,9 +95,10 @@ impl Server {
         let keys = TokenKeys::new(&[SECRET]).unwrap();
         let mut settings = ApiSettings::new(keys, "http://hooks.test");
         adapt(&mut settings);
+        let queue = Arc::new(Queue::new(store.clone()));
         let api = Api {
             store: store.clone(),
-            queue: Arc::new(Queue::new(store.clone())),
+            queue: queue.clone(),
             clock: clock.clone(),
             dice: Arc::new(TestDice::seeded(7)),
             metrics: Arc::new(|| "posthaste_of_the_process 1\n".to_owned()),
@@ -110,7 +112,7 @@ impl Server {
         }));
         let token = token_of("org_tests");
         let stop = Some(stop);
-        Self { address, store, clock, token, stop, running, _folder: folder }
+        Self { address, store, queue, clock, token, stop, running, _folder: folder }
     }
 
     pub fn stop(&mut self) {
