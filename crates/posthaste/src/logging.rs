@@ -10,8 +10,7 @@ use crate::config::{Log, LogFormat};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Subscriber};
@@ -21,23 +20,25 @@ use tracing_subscriber::layer::SubscriberExt;
 
 /// Lines that wait for standard error.
 const WAITING_MAX: usize = 16_384;
+/// How long the end of the process waits for the last lines.
+const LAST_LINES_WAIT_MAX: Duration = Duration::from_secs(2);
 const OURS: &str = "posthaste";
 
 /// Writes what is left when it is dropped.
 pub struct Logging {
     lines: Lines,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Starts logging for the whole process; only the first call counts.
 pub fn start(log: Log) -> Logging {
     let (sender, receiver) = sync_channel(WAITING_MAX);
-    let lines = Lines { sender, dropped: Arc::default() };
-    let dropped = lines.dropped.clone();
-    let writer = std::thread::Builder::new().name("log".to_owned());
-    let thread = writer.spawn(move || write_lines(&receiver, &dropped, io::stderr())).ok();
+    let lines = Lines { sender, lost: Arc::default() };
+    let lost = lines.lost.clone();
+    let write = move || write_lines(&receiver, &lost, log.format, io::stderr());
+    // Without a thread there is no log, but deliveries still go out.
+    let _ = std::thread::Builder::new().name("log".to_owned()).spawn(write);
     let _ = tracing::subscriber::set_global_default(subscriber(log, lines.clone()));
-    Logging { lines, thread }
+    Logging { lines }
 }
 
 fn subscriber<W>(log: Log, writer: W) -> Box<dyn Subscriber + Send + Sync>
@@ -57,19 +58,19 @@ where
 
 enum Line {
     Text(Vec<u8>),
-    End,
+    End(SyncSender<()>),
 }
 
 #[derive(Clone)]
 struct Lines {
     sender: SyncSender<Line>,
-    dropped: Arc<AtomicU64>,
+    lost: Arc<AtomicU64>,
 }
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.sender.try_send(Line::Text(line.to_vec())).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -89,46 +90,44 @@ impl<'a> MakeWriter<'a> for Lines {
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        // A standard error that nobody reads must not keep the process from ending.
-        let mut ended = self.lines.sender.try_send(Line::End).is_ok();
-        for _ in 0..20 {
-            if ended {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-            ended = self.lines.sender.try_send(Line::End).is_ok();
-        }
-        if let Some(thread) = self.thread.take().filter(|_| ended) {
-            let _ = thread.join();
+        let (done, ended) = sync_channel(1);
+        // A standard error that nobody reads must not keep the process from ending: when no line
+        // fits any more, or the last one does not get out in time, the rest is lost.
+        if self.lines.sender.try_send(Line::End(done)).is_ok() {
+            let _ = ended.recv_timeout(LAST_LINES_WAIT_MAX);
         }
     }
 }
 
 /// Writes lines together as long as more are waiting.
-fn write_lines(lines: &Receiver<Line>, dropped: &AtomicU64, out: impl Write) {
+fn write_lines(lines: &Receiver<Line>, lines_lost: &AtomicU64, format: LogFormat, out: impl Write) {
     let mut out = io::BufWriter::with_capacity(64 * 1024, out);
     loop {
         let line = match lines.try_recv() {
             Ok(line) => line,
             Err(_) => {
                 let _ = out.flush();
-                match lines.recv_timeout(Duration::from_secs(60)) {
-                    Ok(line) => line,
-                    Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => return,
-                }
+                let Ok(line) = lines.recv() else { return };
+                line
             }
         };
-        let lost = dropped.swap(0, Ordering::Relaxed);
+        let lost = lines_lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let _ = writeln!(out, "{{\"message\":\"log.lines_dropped\",\"count\":{lost}}}");
+            let _ = match format {
+                LogFormat::Text => writeln!(out, "WARN log.lines_lost count={lost}"),
+                LogFormat::Json => writeln!(
+                    out,
+                    "{{\"level\":\"WARN\",\"message\":\"log.lines_lost\",\"count\":{lost}}}"
+                ),
+            };
         }
         match line {
             Line::Text(text) => {
                 let _ = out.write_all(&text);
             }
-            Line::End => {
+            Line::End(done) => {
                 let _ = out.flush();
+                let _ = done.send(());
                 return;
             }
         }
@@ -202,16 +201,16 @@ mod tests {
     #[test]
     fn lines_that_do_not_fit_are_counted() {
         let (sender, receiver) = sync_channel(2);
-        let mut lines = Lines { sender, dropped: Arc::default() };
+        let mut lines = Lines { sender, lost: Arc::default() };
         for line in ["one\n", "two\n", "three\n", "four\n"] {
             lines.write_all(line.as_bytes()).unwrap();
         }
-        let dropped = lines.dropped.clone();
+        let lost = lines.lost.clone();
         drop(lines);
         let kept = Kept::default();
-        write_lines(&receiver, &dropped, kept.clone());
+        write_lines(&receiver, &lost, LogFormat::Json, kept.clone());
         let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains("one\n") && text.contains("two\n") && !text.contains("three"));
-        assert!(text.contains("log.lines_dropped") && text.contains("\"count\":2"), "{text}");
+        assert!(text.contains("log.lines_lost") && text.contains("\"count\":2"), "{text}");
     }
 }

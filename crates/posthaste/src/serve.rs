@@ -47,6 +47,7 @@ const CONNECTIONS_MAX: usize = 4_096;
 /// It cannot be started, or the listener failed.
 pub fn run(config: Config, parts: Parts) -> Result<(), Failure> {
     let logging = logging::start(config.log);
+    raise_file_limit();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -68,6 +69,14 @@ pub fn run(config: Config, parts: Parts) -> Result<(), Failure> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(logging);
     ended
+}
+
+/// Each request in flight and each client takes a file; the usual limit of 1,024 was made for
+/// programs that use `select`. Where it cannot be raised, what is there has to do.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// The asynchronous runtime of a server.

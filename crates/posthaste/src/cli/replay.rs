@@ -126,7 +126,7 @@ fn wait(client: &Client, mut task: Value) -> Result<Value, Failure> {
     let path = format!("/api/v1/background-task/{}", segment(&id));
     let live = std::io::stderr().is_terminal();
     while task["status"] == "running" {
-        std::thread::sleep(POLL_EVERY);
+        pause();
         task = client.get(&path, &[])?;
         if live {
             eprint!("\r{} replayed ", replayed(&task));
@@ -139,6 +139,11 @@ fn wait(client: &Client, mut task: Value) -> Result<Value, Failure> {
         return Ok(task);
     }
     Err(Failure::new(format!("{id} ended as {}", output::cell(&task["status"]))))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the server has no event to wait for")]
+fn pause() {
+    std::thread::sleep(POLL_EVERY);
 }
 
 fn replayed(task: &Value) -> String {
