@@ -1,9 +1,6 @@
 //! Every operation of tier 1 answers as the client libraries expect, and the document has them all.
 
-#[expect(dead_code, reason = "each test file uses a part of what they share")]
-mod common;
-
-use common::{Server, id_of, ids_of};
+use crate::common::{Server, id_of, ids_of, token_of};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -294,7 +291,7 @@ async fn what_was_given_up_is_listed_and_recovered() {
     assert_eq!(letters["data"][0]["msgId"], message.as_str());
     assert_eq!(letters["data"][0]["cause"], "final: status_404");
     assert_eq!(server.get("/api/v1/dead-letter").await.expect(200), letters);
-    let foreign = common::token_of("org_other");
+    let foreign = token_of("org_other");
     let none = server.call_as(&foreign, Method::GET, "/api/v1/dead-letter", &[], "").await;
     assert_eq!(none.expect(200)["data"], json!([]));
 
