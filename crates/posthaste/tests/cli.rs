@@ -171,7 +171,7 @@ fn the_first_start_says_how_to_begin_and_the_second_does_not() {
     assert!(second.contains("listens on") && !second.contains("ey"), "{second}");
 }
 
-/// What a start prints; its curl is run where there is one to print, and must work.
+/// What a start prints, with a look at whether what it says is true.
 fn first_lines(setup: &Setup) -> String {
     let folder = setup.folder().join("data");
     let mut child = Command::new(env!("CARGO_BIN_EXE_posthaste"))
@@ -376,4 +376,20 @@ fn the_demo_loses_nothing() {
     assert!(text.contains("Nothing was lost."), "{text}");
     assert!(text.contains("40 events, 200 deliveries"), "{text}");
     assert!(!setup.folder().join("posthaste-data").exists(), "its folder is elsewhere");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_without_a_worker_leaves_the_work_to_one() {
+    let setup = Setup::new().command(&["serve", "--dev", "--no-worker", "--listen", "127.0.0.1:0"]);
+    let server = setup.start();
+    let receiver = posthaste_testkit::Receiver::always(posthaste_testkit::Reply::ok()).await;
+    let application = server.application().await;
+    server.endpoint(&application, &receiver.url("/"), serde_json::json!({})).await;
+    server.message(&application, "{}").await;
+    assert_eq!(server.status().await["pending"], 1);
+    let mut worker = setup.run(&["worker", "--dev"]).stdout(Stdio::null()).spawn().unwrap();
+    receiver.next_request().await;
+    server.status_until(|status| status["delivered_last_hour"] == 1).await;
+    terminate(&worker, "TERM");
+    assert_eq!(wait(&mut worker).code(), Some(0));
 }
