@@ -35,6 +35,10 @@ pub const ANSWER_BODY_BYTES_READ: usize = 64 * 1024;
 /// it and itself together may have twice as many.
 pub const ANSWER_HEAD_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub const ANSWER_HEADERS_MAX: usize = 512;
+/// Bytes of interim (1xx) answers that are read without counting them ...
+pub const INTERIM_BYTES_FREE: u64 = 8 * 1024;
+/// ... and how many may follow after that.
+pub const INTERIM_ANSWERS_MAX: usize = 16;
 
 pub const PAGE_ITEMS_DEFAULT: u32 = 50;
 pub const PAGE_ITEMS_MAX: u32 = 250;

@@ -79,7 +79,7 @@ fn errand<'t>(target: &'t Target, body: &Bytes) -> Errand<'t> {
 
 /// A receiver on a thread of its own that does as little as it can.
 fn start_sink() -> Result<SocketAddr, Box<dyn Error>> {
-    let (tell, told) = mpsc::channel();
+    let (tell, told) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else {
             return;

@@ -13,7 +13,7 @@ pub(super) fn describe(broken: &Broken, meter: &Meter, trace: &Trace) -> Failure
     if meter.is_overrun() || is_head_too_large(error) {
         let detail = format!(
             "the answer's head has more than {ANSWER_HEAD_BYTES_MAX} bytes or \
-             {ANSWER_HEADERS_MAX} headers"
+             {ANSWER_HEADERS_MAX} headers, or too many interim answers came before it"
         );
         return trace.failure(FailureKind::Protocol, detail);
     }

@@ -1,13 +1,17 @@
 //! One connection's bytes: plain or TLS, metered where they enter.
 
+use posthaste_core::limits::{INTERIM_ANSWERS_MAX, INTERIM_BYTES_FREE};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+
+/// How each status line but the first begins.
+const STATUS_LINE: &[u8] = b"\nHTTP/1.";
 
 pub(super) struct Wire {
     stream: Stream,
@@ -26,6 +30,7 @@ pub(super) struct Meter {
     /// Reading beyond this many bytes is an error: bounds the heads of an answer, interim answers
     /// included, however small each of them is.
     receivable: AtomicU64,
+    interim: AtomicUsize,
     overrun: AtomicBool,
     write_blocked: AtomicBool,
 }
@@ -35,6 +40,7 @@ impl Meter {
     pub fn begin(&self, bytes_max: u64) {
         self.received.store(0, Ordering::Relaxed);
         self.receivable.store(bytes_max, Ordering::Relaxed);
+        self.interim.store(0, Ordering::Relaxed);
     }
 
     /// Lets everything in; the reader has its own bound from here on.
@@ -55,9 +61,19 @@ impl Meter {
         self.write_blocked.load(Ordering::Relaxed)
     }
 
-    fn count(&self, bytes: u64) -> io::Result<()> {
-        let received = self.received.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if received <= self.receivable.load(Ordering::Relaxed) {
+    fn count(&self, bytes: &[u8]) -> io::Result<()> {
+        let length = bytes.len() as u64;
+        let received = self.received.fetch_add(length, Ordering::Relaxed) + length;
+        let receivable = self.receivable.load(Ordering::Relaxed);
+        if receivable == u64::MAX || received <= INTERIM_BYTES_FREE {
+            return Ok(());
+        }
+        // Only a head that is still not complete after so much is looked into: a flood of tiny
+        // interim answers costs far more to parse than its bytes to receive.
+        let starts = bytes.windows(STATUS_LINE.len()).filter(|window| *window == STATUS_LINE);
+        let interim = starts.count() + self.interim.load(Ordering::Relaxed);
+        self.interim.store(interim, Ordering::Relaxed);
+        if received <= receivable && interim <= INTERIM_ANSWERS_MAX {
             return Ok(());
         }
         self.overrun.store(true, Ordering::Relaxed);
@@ -74,6 +90,7 @@ impl Wire {
         let meter = Arc::new(Meter {
             received: AtomicU64::new(0),
             receivable: AtomicU64::new(u64::MAX),
+            interim: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
             write_blocked: AtomicBool::new(false),
         });
@@ -101,7 +118,7 @@ impl AsyncRead for Wire {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             other => other?,
         }
-        Poll::Ready(self.meter.count((buffer.filled().len() - before) as u64))
+        Poll::Ready(self.meter.count(&buffer.filled()[before..]))
     }
 }
 
