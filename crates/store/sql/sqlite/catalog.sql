@@ -5,7 +5,8 @@
 INSERT INTO application
     (id, organisation_id, uid, name, throttle_rate, metadata, routes_version, limiter_next_at,
      created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8);
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: application_by_id
 -- ?1 id, ?2 organisation. Primary key.
@@ -74,7 +75,8 @@ ORDER BY id;
 INSERT INTO endpoint
     (id, application_id, uid, url, description, disabled, event_types, channels, throttle_rate,
      version, metadata, headers, secrets, policy, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16);
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: lane_insert
 -- ?1 endpoint, ?2 application, ?3 state. A new lane is healthy.

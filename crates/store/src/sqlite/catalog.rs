@@ -329,7 +329,7 @@ fn changed(rows: usize, otherwise: Kind, why: &str) -> Result<()> {
 
 fn create_application(tx: &mut Tx<'_>, application: &Application) -> Result<()> {
     check_application_uid(tx, application)?;
-    tx.db.run(
+    let created = tx.db.run(
         sql::APPLICATION_INSERT,
         params![
             application.id.as_bytes(),
@@ -342,7 +342,7 @@ fn create_application(tx: &mut Tx<'_>, application: &Application) -> Result<()> 
             application.updated_at.as_micros(),
         ],
     )?;
-    Ok(())
+    changed(created, Kind::Conflict, "an application with this id exists")
 }
 
 fn check_application_uid(tx: &Tx<'_>, application: &Application) -> Result<()> {
@@ -411,7 +411,8 @@ fn create_endpoint(tx: &mut Tx<'_>, endpoint: &Endpoint) -> Result<()> {
     row.extend(settings(endpoint)?);
     row.push(Value::Integer(endpoint.created_at.as_micros()));
     row.push(Value::Integer(endpoint.updated_at.as_micros()));
-    tx.db.run(sql::ENDPOINT_INSERT, rusqlite::params_from_iter(row))?;
+    let created = tx.db.run(sql::ENDPOINT_INSERT, rusqlite::params_from_iter(row))?;
+    changed(created, Kind::Conflict, "an endpoint with this id exists")?;
     let state = match endpoint.disabled {
         None => LaneState::InUse,
         Some(_) => LaneState::Disabled,

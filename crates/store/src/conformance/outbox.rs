@@ -1,0 +1,625 @@
+//! Accepting, claiming, recording, giving back.
+
+use super::Ground;
+use super::world::*;
+use crate::Kind;
+use crate::outbox::{Accepted, RecordBatch, Start};
+use bytes::Bytes;
+use posthaste_core::delivery::{Class, DeliveryState, Verdict};
+use posthaste_core::endpoint::EndpointUrl;
+use posthaste_core::event::{Channel, EventId};
+use posthaste_core::limits::{ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, RECORD_BATCH_MAX};
+use posthaste_core::outcome::Response;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub async fn accepted_is_claimed(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    let message = world.publish(&application).await;
+    assert_eq!(world.state(key(&endpoint, message)).await, DeliveryState::Pending);
+    let job = world.claim_one(worker(1)).await;
+    assert_eq!(job.delivery.key, key(&endpoint, message));
+    assert_eq!(*job.endpoint, endpoint);
+    assert_eq!(job.message.payload.as_deref(), Some(&b"{\"total\":12.50}"[..]));
+    assert_eq!((job.delivery.attempt, job.delivery.plan_attempt), (1, 1));
+    assert_eq!(job.delivery.class, Class::First);
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::InFlight);
+    assert!(world.claim(worker(2)).await.is_empty());
+}
+
+pub async fn accept_without_deliveries(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let message = world.publish(&application).await;
+    let found = world.store.message(application.id, &message.to_string()).await.unwrap();
+    assert_eq!(found.map(|found| found.id), Some(message));
+    assert!(world.claim(worker(1)).await.is_empty());
+}
+
+pub async fn leased_from_the_start(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let job = world.publish_leased(&application, worker(1)).await.remove(0);
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::InFlight);
+    assert!(world.claim(worker(2)).await.is_empty());
+    world.deliver(&job).await;
+    let delivery = world.delivery(job.delivery.key).await;
+    assert_eq!((delivery.state, delivery.attempts), (DeliveryState::Delivered, 1));
+}
+
+pub async fn held_from_the_start(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    world.disable(&endpoint).await;
+    let message = world.publish(&application).await;
+    assert_eq!(world.state(key(&endpoint, message)).await, DeliveryState::Held);
+    let claimed = world.claimed(worker(1)).await;
+    assert!(claimed.lanes.is_empty());
+    assert_eq!(claimed.next_due_at, None);
+}
+
+pub async fn old_routes_are_refused(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let old = world.acceptance(world.message(&application)).await;
+    let endpoint = world.endpoint(&application).await;
+    let message = old.message.id;
+    assert_eq!(world.store.accept(old).await.unwrap(), Accepted::RoutesChanged);
+    assert_eq!(world.store.message(application.id, &message.to_string()).await.unwrap(), None);
+    let message = world.publish(&application).await;
+    assert_eq!(world.state(key(&endpoint, message)).await, DeliveryState::Pending);
+}
+
+pub async fn no_application(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let acceptance = world.acceptance(world.message(&application)).await;
+    world.store.delete_application(application.id, world.now()).await.unwrap();
+    assert_eq!(world.store.accept(acceptance).await.unwrap(), Accepted::NoApplication);
+}
+
+pub async fn event_id_is_taken_once(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let with_id = || {
+        let mut message = world.message(&application);
+        message.event_id = Some(EventId::new("order-1").unwrap());
+        message
+    };
+    let first = world.publish_message(with_id()).await;
+    let again = world.acceptance(with_id()).await;
+    assert_eq!(world.store.accept(again).await.unwrap(), Accepted::EventIdTaken(first));
+    assert_eq!(world.claim(worker(1)).await.len(), 1);
+}
+
+pub async fn event_id_of_another_application(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    for _ in 0..2 {
+        let application = world.application().await;
+        let mut message = world.message(&application);
+        message.event_id = Some(EventId::new("order-1").unwrap());
+        world.publish_message(message).await;
+    }
+}
+
+pub async fn f048_same_key_same_message(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoints = [world.endpoint(&application).await, world.endpoint(&application).await];
+    let mut first = world.acceptance(world.message(&application)).await;
+    first.idempotency = Some(idempotency(1, 1));
+    let id = first.message.id;
+    assert_eq!(world.store.accept(first).await.unwrap(), Accepted::Committed);
+    let mut second = world.acceptance(world.message(&application)).await;
+    second.idempotency = Some(idempotency(1, 1));
+    assert_eq!(world.store.accept(second).await.unwrap(), Accepted::Repeated(id));
+    let claimed: BTreeSet<_> =
+        world.claim(worker(1)).await.iter().map(|job| job.delivery.key).collect();
+    assert_eq!(claimed, endpoints.iter().map(|endpoint| key(endpoint, id)).collect());
+}
+
+pub async fn f048_same_key_other_request(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    for (request, expected) in [(1, Accepted::Committed), (2, Accepted::KeyReused)] {
+        let mut acceptance = world.acceptance(world.message(&application)).await;
+        acceptance.idempotency = Some(idempotency(1, request));
+        assert_eq!(world.store.accept(acceptance).await.unwrap(), expected);
+    }
+}
+
+pub async fn f048_same_key_at_once(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        let mut acceptance = world.acceptance(world.message(&application)).await;
+        acceptance.idempotency = Some(idempotency(1, 1));
+        let store = Arc::clone(&world.store);
+        calls.push(tokio::spawn(async move {
+            (acceptance.message.id, store.accept(acceptance).await.unwrap())
+        }));
+    }
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.await.unwrap());
+    }
+    let committed: Vec<_> =
+        answers.iter().filter(|(_, answer)| *answer == Accepted::Committed).collect();
+    assert_eq!(committed.len(), 1);
+    let id = committed[0].0;
+    assert_eq!(answers.iter().filter(|(_, answer)| *answer == Accepted::Repeated(id)).count(), 19);
+    assert_eq!(world.claim(worker(1)).await.len(), 1);
+}
+
+pub async fn idempotency_key_expires(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    for request in [1, 2] {
+        let mut acceptance = world.acceptance(world.message(&application)).await;
+        acceptance.idempotency = Some(idempotency(1, request));
+        assert_eq!(world.store.accept(acceptance).await.unwrap(), Accepted::Committed);
+        world.pass_secs(25 * 3_600);
+    }
+}
+
+pub async fn same_event_id_at_once(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        let mut message = world.message(&application);
+        message.event_id = Some(EventId::new("order-1").unwrap());
+        let acceptance = world.acceptance(message).await;
+        let store = Arc::clone(&world.store);
+        calls.push(tokio::spawn(async move { store.accept(acceptance).await.unwrap() }));
+    }
+    let mut committed = 0;
+    for call in calls {
+        match call.await.unwrap() {
+            Accepted::Committed => committed += 1,
+            Accepted::EventIdTaken(_) => {}
+            other => panic!("unexpected answer {other:?}"),
+        }
+    }
+    assert_eq!(committed, 1);
+}
+
+/// Publishes a payload, has its first attempt fail, and compares what both attempts get.
+async fn payload_comes_back(ground: &dyn Ground, payload: &[u8]) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let mut message = world.message(&application);
+    message.payload = Some(Bytes::copy_from_slice(payload));
+    world.publish_message(message).await;
+    let first = world.claim_one(worker(1)).await;
+    assert!(first.message.payload.as_deref() == Some(payload), "the payload changed");
+    world.retry(&first, 1).await;
+    world.pass_secs(1);
+    let second = world.claim_one(worker(2)).await;
+    assert!(second.message.payload.as_deref() == Some(payload), "the payload changed");
+}
+
+pub async fn f005_bytes_stay_as_they_are(ground: &dyn Ground) {
+    let payload = br#"{"z":1,"a":2,"m":{"y":1.0,"b":9007199254740993},"a2":1e2,"dup":1,"dup":2}"#;
+    payload_comes_back(ground, payload).await;
+}
+
+pub async fn f032_nul_bytes(ground: &dyn Ground) {
+    payload_comes_back(ground, b"{\"diff\":\"a\\u0000b\",\"lit\":\"\\\\u0000\"}\0\xFF\xFE").await;
+}
+
+pub async fn f101_largest_payload(ground: &dyn Ground) {
+    let payload: Vec<u8> = (0..PAYLOAD_BYTES_MAX).map(|index| (index % 251) as u8).collect();
+    payload_comes_back(ground, &payload).await;
+}
+
+pub async fn claims_count_attempts(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    for attempt in 1..=4 {
+        let job = world.claim_one(worker(1)).await;
+        assert_eq!(job.delivery.attempt, attempt);
+        assert_eq!(job.delivery.plan_attempt, attempt);
+        assert_eq!(job.delivery.lease.number, attempt);
+        assert_eq!(job.delivery.class, Class::of_attempt(attempt));
+        assert_eq!(world.delivery(job.delivery.key).await.attempts, attempt);
+        let at = world.now().after(Duration::from_secs(1));
+        // 429 leaves the breaker alone.
+        world.record(&job, status(429), Verdict::RetryAt(at)).await;
+        world.pass_secs(1);
+    }
+}
+
+pub async fn longest_waiting_lane_first(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let mut expected = Vec::new();
+    for _ in 0..3 {
+        let application = world.application().await;
+        expected.push(world.endpoint(&application).await.id);
+        world.publish(&application).await;
+        world.pass_secs(1);
+    }
+    let mut request = world.request(worker(1));
+    request.deliveries_max = 2;
+    let first = world.store.claim(request).await.unwrap();
+    assert_eq!(first.next_due_at.map(|at| at <= world.now()), Some(true));
+    let second = world.claimed(worker(1)).await;
+    let lanes = first.lanes.iter().chain(&second.lanes).map(|lane| lane.endpoint.id);
+    assert_eq!(lanes.collect::<Vec<_>>(), expected);
+}
+
+pub async fn lane_gives_its_share(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let (busy, other) = (world.application().await, world.application().await);
+    let busy_lane = world.endpoint(&busy).await.id;
+    for _ in 0..10 {
+        world.publish(&busy).await;
+    }
+    world.pass_secs(1);
+    let other_lane = world.endpoint(&other).await.id;
+    world.publish(&other).await;
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        world.pass(Duration::from_micros(1));
+        let mut request = world.request(worker(1));
+        (request.deliveries_max, request.lane_max) = (2, 2);
+        let claimed = world.store.claim(request).await.unwrap();
+        seen.push((claimed.lanes[0].endpoint.id, claimed.lanes[0].deliveries.len()));
+    }
+    // After its share, the busy lane goes behind the one that waits.
+    assert_eq!(seen[0], (busy_lane, 2));
+    assert_eq!(seen[1].0, other_lane);
+    assert_eq!(seen[2..], [(busy_lane, 2), (busy_lane, 2)]);
+}
+
+pub async fn claim_is_bounded(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    for _ in 0..5 {
+        world.endpoint(&application).await;
+    }
+    for _ in 0..4 {
+        world.publish(&application).await;
+    }
+    let mut request = world.request(worker(1));
+    request.deliveries_max = 7;
+    assert_eq!(jobs(world.store.claim(request).await.unwrap()).len(), 7);
+    let rest = world.claimed(worker(1)).await;
+    assert_eq!(rest.next_due_at, None);
+    assert_eq!(jobs(rest).len(), 13);
+}
+
+pub async fn full_lanes_are_passed_over(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let (full, other) = (world.application().await, world.application().await);
+    let full_lane = world.endpoint(&full).await.id;
+    let other_lane = world.endpoint(&other).await.id;
+    world.publish(&full).await;
+    world.publish(&other).await;
+    let mut request = world.request(worker(1));
+    request.full = vec![(full_lane, 0)];
+    let claimed = world.store.claim(request).await.unwrap();
+    assert_eq!(claimed.lanes.len(), 1);
+    assert_eq!(claimed.lanes[0].endpoint.id, other_lane);
+    assert_eq!(claimed.next_due_at, None, "what waits is in a full lane");
+    assert_eq!(world.claim(worker(1)).await.len(), 1);
+}
+
+pub async fn full_lane_with_some_room(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let lane = world.endpoint(&application).await.id;
+    for _ in 0..5 {
+        world.publish(&application).await;
+    }
+    let mut request = world.request(worker(1));
+    request.full = vec![(lane, 3)];
+    let claimed = world.store.claim(request.clone()).await.unwrap();
+    assert_eq!(claimed.next_due_at, None);
+    assert_eq!(jobs(claimed).len(), 3);
+    // With room for more than is due, the rest is told.
+    let job = world.claim_one_of(worker(1), 2).await;
+    world.retry(&job, 60).await;
+    let claimed = world.store.claim(request).await.unwrap();
+    assert_eq!(claimed.next_due_at, Some(world.now().after(Duration::from_secs(60))));
+}
+
+impl World {
+    /// Claims, and gives the first of `count`.
+    async fn claim_one_of(&self, worker: posthaste_core::id::WorkerId, count: usize) -> Job {
+        let mut jobs = self.claim(worker).await;
+        assert_eq!(jobs.len(), count);
+        jobs.remove(0)
+    }
+}
+
+pub async fn next_due_is_told(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    assert_eq!(world.claimed(worker(1)).await.next_due_at, None);
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    assert_eq!(world.claimed(worker(1)).await.next_due_at, None);
+    world.retry(&job, 90).await;
+    let due = world.now().after(Duration::from_secs(90));
+    assert_eq!(world.claimed(worker(1)).await.next_due_at, Some(due));
+}
+
+pub async fn classes_share_a_lane(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    for _ in 0..4 {
+        world.publish(&application).await;
+    }
+    let failed = world.claim(worker(1)).await;
+    for job in &failed {
+        let at = world.now().after(Duration::from_secs(1));
+        world.record(job, status(429), Verdict::RetryAt(at)).await;
+    }
+    world.pass_secs(2);
+    for _ in 0..20 {
+        world.publish(&application).await;
+    }
+    let mut request = world.request(worker(1));
+    request.lane_max = 8;
+    let classes: Vec<_> = jobs(world.store.claim(request).await.unwrap())
+        .iter()
+        .map(|job| job.delivery.class)
+        .collect();
+    assert_eq!(classes.len(), 8);
+    let retries = classes.iter().filter(|class| **class == Class::EarlyRetry).count();
+    assert_eq!(retries, 1, "an eighth is kept for retries, the rest is for first attempts");
+    assert!(classes.is_sorted(), "first attempts go first");
+}
+
+pub async fn delivered_is_done(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    let recorded = world.deliver(&job).await;
+    assert!(recorded.stale.is_empty());
+    assert_eq!(recorded.lanes.len(), 1);
+    let delivery = world.delivery(job.delivery.key).await;
+    assert_eq!(delivery.state, DeliveryState::Delivered);
+    assert_eq!(delivery.ended_at, Some(world.now()));
+    assert_eq!((delivery.last_status, delivery.cause), (Some(200), None));
+    world.pass_secs(3_600);
+    assert!(world.claim(worker(1)).await.is_empty());
+}
+
+pub async fn retry_waits_for_its_time(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    world.retry(&job, 10).await;
+    let delivery = world.delivery(job.delivery.key).await;
+    assert_eq!(delivery.state, DeliveryState::AwaitingRetry);
+    assert_eq!(delivery.next_attempt_at, Some(world.now().after(Duration::from_secs(10))));
+    assert_eq!(delivery.last_status, Some(500));
+    world.pass(Duration::from_micros(9_999_999));
+    assert!(world.claim(worker(1)).await.is_empty());
+    world.pass(Duration::from_micros(1));
+    assert_eq!(world.claim_one(worker(1)).await.delivery.attempt, 2);
+}
+
+pub async fn dead_letter_has_its_cause(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    world.kill(&job).await;
+    let delivery = world.delivery(job.delivery.key).await;
+    assert_eq!(delivery.state, DeliveryState::DeadLetter);
+    assert_eq!(delivery.cause.as_deref(), Some("final: status_422"));
+    assert_eq!(delivery.last_status, Some(422));
+    assert!(world.claim(worker(1)).await.is_empty());
+}
+
+pub async fn held_by_verdict(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    world.record(&job, status(500), Verdict::Held).await;
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::Held);
+    world.pass_secs(86_400);
+    assert!(world.claim(worker(1)).await.is_empty());
+}
+
+pub async fn f070_late_record_changes_nothing(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let late = world.claim_one(worker(1)).await;
+    world.pass_secs(31);
+    world.store.recover(world.now(), world.now().before(LEASE)).await.unwrap();
+    let job = world.claim_one(worker(2)).await;
+    assert_eq!((job.delivery.attempt, job.delivery.lease.number), (2, 2));
+    // The late one must not end what the second worker has in flight, whatever it says.
+    for verdict in [Verdict::Delivered, Verdict::Held, Verdict::RetryAt(world.now())] {
+        let recorded = world.record(&late, status(500), verdict).await;
+        assert_eq!(recorded.stale, [late.delivery.key]);
+        assert_eq!(world.state(job.delivery.key).await, DeliveryState::InFlight);
+        assert_eq!(recorded.lanes[0].1.breaker.consecutive_failures, 0);
+    }
+    world.deliver(&job).await;
+    let recorded = world.kill(&late).await;
+    assert_eq!(recorded.stale.len(), 1);
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::Delivered);
+    let message = job.message.id;
+    let attempts = world
+        .store
+        .attempts_of_message(application.id, message, Default::default(), page(50))
+        .await
+        .unwrap();
+    let stale = attempts.items.iter().filter(|attempt| attempt.verdict == "stale").count();
+    assert_eq!((attempts.items.len(), stale), (5, 4), "late attempts are kept");
+}
+
+pub async fn give_back_uncounts(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    world.store.give_back(vec![job.delivery], world.now()).await.unwrap();
+    let delivery = world.delivery(job.delivery.key).await;
+    assert_eq!((delivery.state, delivery.attempts), (DeliveryState::Pending, 0));
+    let again = world.claim_one(worker(2)).await;
+    assert_eq!((again.delivery.attempt, again.delivery.plan_attempt), (1, 1));
+    assert_eq!(again.delivery.lease.number, 2, "lease numbers are never used again");
+    assert_eq!(world.deliver(&job).await.stale.len(), 1);
+}
+
+pub async fn late_give_back_is_ignored(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let late = world.claim_one(worker(1)).await;
+    world.store.give_back(vec![late.delivery], world.now()).await.unwrap();
+    let job = world.claim_one(worker(2)).await;
+    world.store.give_back(vec![late.delivery], world.now()).await.unwrap();
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::InFlight);
+    world.deliver(&job).await;
+    world.store.give_back(vec![job.delivery], world.now()).await.unwrap();
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::Delivered);
+}
+
+pub async fn endpoint_as_it_is_now(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    for url in ["https://one.example/", "https://two.example/", "https://three.example/"] {
+        world.publish(&application).await;
+        let changed = world
+            .change(&endpoint, |endpoint| endpoint.url = EndpointUrl::parse(url).unwrap())
+            .await;
+        let job = world.claim_one(worker(1)).await;
+        assert_eq!(*job.endpoint, changed);
+    }
+}
+
+pub async fn fan_out_shares_the_message(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    for _ in 0..50 {
+        world.endpoint(&application).await;
+    }
+    let message = world.publish(&application).await;
+    let jobs = world.claim(worker(1)).await;
+    let lanes: BTreeSet<_> = jobs.iter().map(|job| job.delivery.key.endpoint_id).collect();
+    assert_eq!((jobs.len(), lanes.len()), (50, 50));
+    assert!(jobs.iter().all(|job| job.message.id == message));
+    assert!(jobs.iter().all(|job| Arc::ptr_eq(&job.message, &jobs[0].message)));
+}
+
+pub async fn f038_any_answer_is_kept(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let bodies: [(&[u8], bool); 4] =
+        [(b"", false), (b"a\0b", false), (b"\xFF\xFE\x80", false), (&[b'x'; 16 * 1024], true)];
+    for (body, cut) in bodies {
+        world.publish(&application).await;
+        let job = world.claim_one(worker(1)).await;
+        let response = Response {
+            status: 200,
+            retry_after: None,
+            body: Bytes::from(body.to_vec()),
+            body_cut: cut,
+        };
+        let outcome = respond(response);
+        let record = world.attempt(&job, outcome.clone(), Verdict::Delivered);
+        let id = record.attempt_id;
+        world.record_all(vec![(record, Arc::clone(&job.endpoint))]).await;
+        assert_eq!(world.state(job.delivery.key).await, DeliveryState::Delivered);
+        let kept = world.store.attempt(application.id, job.message.id, id).await.unwrap();
+        assert_eq!(kept.unwrap().outcome, outcome);
+    }
+}
+
+pub async fn too_many_records(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    let record = world.attempt(&job, status(200), Verdict::Delivered);
+    let batch = RecordBatch {
+        worker_id: worker(1),
+        now: world.now(),
+        rules: world.rules(),
+        records: vec![(record, Arc::clone(&job.endpoint)); RECORD_BATCH_MAX + 1],
+        sketches: Vec::new(),
+    };
+    assert_eq!(world.store.record(batch).await.unwrap_err().kind(), Kind::Limit);
+    assert_eq!(world.state(job.delivery.key).await, DeliveryState::InFlight);
+}
+
+pub async fn attempts_run_out(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    let message = world.publish(&application).await;
+    // Every worker that takes it dies of it.
+    for _ in 0..ATTEMPTS_MAX {
+        world.claim_one(worker(1)).await;
+        world.pass_secs(31);
+        world.store.recover(world.now(), world.now().before(LEASE)).await.unwrap();
+    }
+    assert!(world.claim(worker(1)).await.is_empty());
+    let delivery = world.delivery(key(&endpoint, message)).await;
+    assert_eq!(delivery.state, DeliveryState::DeadLetter);
+    assert_eq!(delivery.attempts, ATTEMPTS_MAX);
+    assert!(delivery.cause.unwrap().starts_with("exhausted"));
+}
+
+pub async fn payload_gone(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    let mut message = world.message(&application);
+    message.expires_at = world.now().after(Duration::from_secs(60));
+    let message = world.publish_message(message).await;
+    world.pass_secs(61);
+    assert_eq!(world.store.prune(world.now()).await.unwrap(), 1);
+    assert!(world.claim(worker(1)).await.is_empty());
+    let delivery = world.delivery(key(&endpoint, message)).await;
+    assert_eq!((delivery.state, delivery.attempts), (DeliveryState::DeadLetter, 0));
+    assert_eq!(delivery.cause.as_deref(), Some("payload gone"));
+    assert_eq!(world.store.status(world.now()).await.unwrap().failed_last_hour, 1);
+}
+
+pub async fn message_comes_back_whole(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let mut message = world.message(&application);
+    message.channels = vec![Channel::new("eu").unwrap(), Channel::new("vip").unwrap()];
+    message.event_id = Some(EventId::new("e-1").unwrap());
+    let mut acceptance = world.acceptance(message.clone()).await;
+    acceptance.deliveries[0].start = Start::Due;
+    assert_eq!(world.store.accept(acceptance).await.unwrap(), Accepted::Committed);
+    assert_eq!(*world.claim_one(worker(1)).await.message, message);
+}
