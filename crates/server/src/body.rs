@@ -11,6 +11,7 @@ use std::time::Duration;
 
 /// A client that sends its body more slowly than this gets 408.
 const TIME_MAX: Duration = Duration::from_secs(60);
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(2);
 /// What is read and thrown away of a body that is too large, so that the client, which is still
 /// sending, gets to see the answer instead of a reset.
 const DRAINED_BYTES_MAX: usize = 4 * REQUEST_BODY_BYTES_MAX;
@@ -31,6 +32,22 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes> {
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
         }
     }
+}
+
+/// Reads the body of a request that is refused already, so that a client that sends first and looks
+/// afterwards sees the refusal instead of a reset. Gives up early: it may be anybody's.
+pub(crate) async fn discard(mut body: Body) {
+    let all = async {
+        let mut read = 0_usize;
+        while let Some(Ok(frame)) = body.frame().await {
+            read = read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+            if read > REQUEST_BODY_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Whether it all came does not matter.
+    let _ = tokio::time::timeout(DISCARD_TIME_MAX, all).await;
 }
 
 /// One frame is taken as it is; several are put together.

@@ -258,7 +258,13 @@ impl Route {
         now: Timestamp,
     ) -> Result<Answer> {
         let operation = &self.operation;
-        let caller = self.caller(&parts.headers, now)?;
+        let caller = match self.caller(&parts.headers, now) {
+            Ok(caller) => caller,
+            Err(refusal) => {
+                body::discard(body).await;
+                return Err(refusal);
+            }
+        };
         let path = RawPathParams::from_request_parts(&mut parts, &())
             .await
             .map_err(|_| Refusal::bad_request("generic_error", "the path is not UTF-8"))?;

@@ -4,8 +4,9 @@ use crate::call::{Access, Answer, Call, Operation};
 use crate::error::{ErrorOut, Result, ValidationOut};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -31,6 +32,12 @@ pub(crate) fn document(operations: &[Arc<Operation>], version: &str) -> Bytes {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
+    // A field that may be absent has no default of `null`, which its type may not even allow.
+    settings.transforms.push(Box::new(RecursiveTransform(|schema: &mut Schema| {
+        if schema.get("default") == Some(&Value::Null) {
+            schema.remove("default");
+        }
+    })));
     let mut schemas = SchemaGenerator::new(settings);
     let mut paths: Map<String, Value> = Map::new();
     for operation in operations {

@@ -166,3 +166,22 @@ async fn only_https_where_it_is_set() {
     server.post(&path, r#"{"url":"http://a.test"}"#).await.expect(422);
     server.post(&path, r#"{"url":"https://a.test"}"#).await.expect(201);
 }
+
+#[tokio::test]
+async fn f072_a_store_that_is_away_is_said_to_be_so_and_when_to_come_back() {
+    let server = Server::start().await;
+    server.store.close().await.unwrap();
+    let reply = server.post("/api/v1/app", r#"{"name":"App"}"#).await;
+    assert!(reply.head.contains("retry-after: 1"), "{}", reply.head);
+    assert_eq!(reply.expect(503)["code"], "unavailable");
+    let health = server.get("/api/v1/health").await.expect(503);
+    assert_eq!(health["database"]["status"], "error");
+}
+
+#[tokio::test]
+async fn a_client_that_sends_a_lot_sees_why_it_was_refused() {
+    let server = Server::start().await;
+    let body = format!(r#"{{"name":"{}"}}"#, "x".repeat(3 * 1024 * 1024));
+    let refused = server.call_as("no token", Method::POST, "/api/v1/app", &[], &body).await;
+    assert_eq!(refused.expect(401)["code"], "authentication_failed");
+}
