@@ -7,7 +7,7 @@ use posthaste_core::limits::{ANSWER_BODY_BYTES_KEPT, ANSWER_HEAD_BYTES_MAX};
 use posthaste_core::outcome::{Answer, FailureKind, OutcomeClass, Phase, Response};
 use posthaste_core::time::Dice;
 use posthaste_engine::courier::{CourierSettings, Errand};
-use posthaste_testkit::{Receiver, Reply, Step, TestDice};
+use posthaste_testkit::{PATIENCE, Receiver, Reply, Step, TestDice};
 use std::time::Duration;
 
 #[tokio::test]
@@ -111,9 +111,12 @@ async fn idle_connections_are_bounded_and_closed_in_time() {
     assert_eq!(receiver.connections(), 6);
     burst().await;
     assert_eq!(receiver.connections(), 10, "two of six connections were kept");
-    while receiver.open_connections() > 0 {
-        tokio::task::yield_now().await;
-    }
+    let all_closed = async {
+        while receiver.open_connections() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all_closed).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
