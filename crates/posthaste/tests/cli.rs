@@ -387,7 +387,12 @@ async fn an_api_without_a_worker_leaves_the_work_to_one() {
     server.endpoint(&application, &receiver.url("/"), serde_json::json!({})).await;
     server.message(&application, "{}").await;
     assert_eq!(server.status().await["pending"], 1);
-    let mut worker = setup.run(&["worker", "--dev"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut worker = setup
+        .run(&["worker", "--dev"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     receiver.next_request().await;
     server.status_until(|status| status["delivered_last_hour"] == 1).await;
     terminate(&worker, "TERM");

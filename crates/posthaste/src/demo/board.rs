@@ -34,12 +34,18 @@ pub struct Board {
     shown_at: Option<Duration>,
 }
 
+/// How wide the table is.
+const COLUMNS: usize = 98;
 /// Where nothing can be repainted, a line every so often does.
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
 impl Board {
     pub fn new() -> Self {
-        Self { live: std::io::stdout().is_terminal(), painted: 0, shown_at: None }
+        let stdout = std::io::stdout();
+        // Lines that wrap cannot be painted over.
+        let fits = rustix::termios::tcgetwinsize(&stdout)
+            .is_ok_and(|size| usize::from(size.ws_col) >= COLUMNS);
+        Self { live: stdout.is_terminal() && fits, painted: 0, shown_at: None }
     }
 
     /// Whether the table stands on the screen already.
@@ -88,12 +94,11 @@ fn line(totals: Totals, rows: &[Row]) -> String {
 /// One line for each endpoint.
 pub fn table(rows: &[Row]) -> String {
     let mut text = format!(
-        "{:<11} {:<41} {:>8} {:>9} {:>7} {:>7} {:>5}  {:<9} {:>7} {:>7} {:>7}\n",
+        "{:<10} {:<24} {:>5} {:>9} {:>7} {:>4}  {:<9} {:>7} {:>7} {:>7}\n",
         "ENDPOINT",
         "ITS RECEIVER",
-        "REQUESTS",
+        "REQS",
         "DELIVERED",
-        "RETRIED",
         "WAITING",
         "DEAD",
         "BREAKER",
@@ -105,12 +110,11 @@ pub fn table(rows: &[Row]) -> String {
         let [p50, p95, p99] = row.attempt_ms.map(milliseconds);
         let _ = writeln!(
             text,
-            "{:<11} {:<41} {:>8} {:>9} {:>7} {:>7} {:>5}  {:<9} {:>7} {:>7} {:>7}",
+            "{:<10} {:<24} {:>5} {:>9} {:>7} {:>4}  {:<9} {:>7} {:>7} {:>7}",
             row.part.name(),
             row.part.about(),
             row.seen.requests,
             row.seen.delivered(),
-            row.seen.retried(),
             row.waiting,
             row.dead_letters,
             row.breaker,
@@ -133,6 +137,21 @@ fn milliseconds(figure: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_is_as_wide_as_it_says() {
+        let row = |part| Row {
+            part,
+            seen: Seen::default(),
+            breaker: "half_open".to_owned(),
+            waiting: 9_999_999,
+            dead_letters: 9_999,
+            attempt_ms: [Some(999.9); 3],
+        };
+        let table = table(&Part::ALL.map(row));
+        assert!(table.lines().all(|line| line.chars().count() <= COLUMNS), "{table}");
+        assert!(table.lines().any(|line| line.chars().count() + 6 >= COLUMNS), "{table}");
+    }
 
     #[test]
     fn figures_are_short() {

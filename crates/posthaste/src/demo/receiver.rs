@@ -73,11 +73,11 @@ impl Part {
 
     pub fn about(self) -> &'static str {
         match self {
-            Self::Healthy => "answers 200 at once",
-            Self::Slow => "answers 200 after 300 ms",
-            Self::Flaky => "answers 500 to every second message first",
-            Self::Recovering => "answers 503, later 200",
-            Self::Dead => "refuses connections; has no retries",
+            Self::Healthy => "200 at once",
+            Self::Slow => "200 after 300 ms",
+            Self::Flaky => "500 first, every second",
+            Self::Recovering => "503, later 200",
+            Self::Dead => "refuses; no retries",
         }
     }
 }
@@ -122,11 +122,6 @@ impl Seen {
     /// Messages that got a 2xx.
     pub fn delivered(&self) -> u64 {
         self.messages.values().filter(|(_, delivered)| *delivered).count() as u64
-    }
-
-    /// Requests after the first for a message.
-    pub fn retried(&self) -> u64 {
-        self.messages.values().map(|(requests, _)| requests - 1).sum()
     }
 }
 
