@@ -35,7 +35,7 @@ pub struct Board {
 }
 
 /// How wide the table is.
-const COLUMNS: usize = 98;
+const COLUMNS: usize = 99;
 /// Where nothing can be repainted, a line every so often does.
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
