@@ -82,6 +82,14 @@ macro_rules! conformance_tests {
             event_types_in_pages, missing_event_type, request_is_done_once,
             request_is_taken_over, request_is_dropped,
         }
+        $crate::conformance_tests! { @group $ground; history:
+            message_by_id_and_event_id, messages_are_filtered, messages_in_pages,
+            attempts_of_a_message, attempts_of_an_endpoint, attempts_are_filtered,
+            attempt_comes_back_whole, messages_of_an_endpoint, deliveries_of_a_message,
+            dead_letters_are_listed, dead_letters_in_pages, windows_are_merged,
+            status_tells_how_it_stands, failures_count_when_given_up, delivery_times,
+            notices_newest_first,
+        }
         $crate::conformance_tests! { @group $ground; upkeep:
             f069_leases_of_a_silent_worker, live_worker_keeps_its_leases, expired_lease,
             f058_due_after_recovery, f070_recovery_after_a_record, retired_worker,
@@ -95,6 +103,11 @@ macro_rules! conformance_tests {
             replay_goes_on_after_a_restart, replay_of_a_deleted_endpoint,
             replay_of_a_disabled_endpoint_waits, attempts_are_numbered_on,
             late_record_of_an_earlier_life, replayed_ones_go_last,
+        }
+        $crate::conformance_tests! { @group $ground; races:
+            f096_many_at_once, f096_two_processes, nothing_is_claimed_twice,
+            failed_commit_promises_nothing, conflict_stays_its_callers_own,
+            record_against_recovery,
         }
     };
     (@group $ground:expr; $group:ident: $($case:ident),+ $(,)?) => {

@@ -73,14 +73,14 @@ pub async fn f058_due_after_recovery(ground: &dyn Ground) {
         world.publish(&application).await;
     }
     // Retries at mixed times, some in flight when their worker dies, workers that come and go.
-    let mut now = 1;
-    let mut delivered = 0;
+    let (mut now, mut taken, mut delivered) = (1, 0, 0);
     while delivered < 30 {
         let mut request = world.request(worker(now));
         (request.lane_max, request.deliveries_max) = (8, 8);
         let claimed = world.store.claim(request).await.unwrap();
-        for (index, job) in jobs(claimed).into_iter().enumerate() {
-            match index % 4 {
+        for job in jobs(claimed) {
+            taken += 1;
+            match taken % 4 {
                 0 => {}
                 1 if job.delivery.attempt < 3 => {
                     let at = world.now().after(Duration::from_secs(7));
