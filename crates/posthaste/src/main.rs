@@ -1,5 +1,6 @@
 //! Wires: configuration, command line, start and stop. The only real clock and dice.
 
+mod bench;
 mod cli;
 mod client;
 mod config;

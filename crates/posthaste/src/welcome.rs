@@ -20,7 +20,7 @@ pub fn print(running: &Running, config: &Config) -> Result<(), Failure> {
         text.push_str("posthaste delivers; there is no API in this process\n");
     }
     if config.dev {
-        text.push_str("--dev: endpoints may be on this machine's loopback addresses\n");
+        text.push_str("Warning: with --dev, endpoints reach every service on this machine.\n");
     }
     write(text.as_bytes())
 }

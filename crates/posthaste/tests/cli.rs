@@ -343,6 +343,7 @@ fn help_and_completions() {
         "config",
         "dead-letters",
         "replay",
+        "bench",
         "completions",
     ] {
         assert!(help.contains(command), "{help}");
@@ -376,6 +377,19 @@ fn the_demo_loses_nothing() {
     assert!(text.contains("Nothing was lost."), "{text}");
     assert!(text.contains("40 events, 200 deliveries"), "{text}");
     assert!(!setup.folder().join("posthaste-data").exists(), "its folder is elsewhere");
+}
+
+#[test]
+fn the_benchmark_counts_what_it_sent() {
+    let setup = Setup::new();
+    let words = ["bench", "--seconds", "1", "--rate", "40", "--apps", "2", "--endpoints", "6"];
+    let text = printed(&ended(&setup, &[&words[..], &["--json"]].concat()));
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["accepted"]["count"], 40, "{report:#}");
+    assert_eq!(report["delivered"]["count"], 120, "{report:#}");
+    assert_eq!(report["lost"], 0, "{report:#}");
+    let left = std::fs::read_dir(setup.folder()).unwrap();
+    assert_eq!(left.count(), 0, "its folder is gone");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use crate::env::SystemClock;
 use crate::failure::Failure;
 use crate::secrets;
 use crate::token::{self, Subject};
-use crate::{demo, serve};
+use crate::{bench, demo, serve};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use posthaste_core::event::OrganisationId;
 use posthaste_core::time::Clock;
@@ -48,6 +48,7 @@ enum Command {
     Config(local::ConfigArgs),
     DeadLetters(dead_letters::DeadLettersArgs),
     Replay(replay::ReplayArgs),
+    Bench(bench::BenchArgs),
     Completions(local::CompletionsArgs),
 }
 
@@ -142,6 +143,7 @@ pub fn run() -> Result<(), Failure> {
         Command::Config(args) => local::config(&args),
         Command::DeadLetters(args) => dead_letters::run(args),
         Command::Replay(args) => replay::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => local::completions(&args, &mut Cli::command()),
     }
 }

@@ -89,13 +89,18 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     outcome
 }
 
-/// A folder that goes away with the demo.
-struct Folder(PathBuf);
+/// A folder that goes away when it is dropped.
+pub struct Folder(pub PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, Failure> {
         let name = format!("posthaste-demo-{}-{:x}", std::process::id(), SystemDice::new().roll());
-        let path = std::env::temp_dir().join(name);
+        Self::at(std::env::temp_dir().join(name))
+    }
+
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn at(path: PathBuf) -> Result<Self, Failure> {
         crate::secrets::prepare_folder(&path)?;
         Ok(Self(path))
     }
