@@ -115,11 +115,11 @@ pub async fn read_message(
 
 fn content_length(head: &[u8]) -> usize {
     let lines = head.split(|byte| *byte == b'\n');
-    let value = lines.filter_map(|line| {
+    let mut values = lines.filter_map(|line| {
         let (name, value) = line.split_at_checked(15)?;
         name.eq_ignore_ascii_case(b"content-length:").then_some(value)
     });
-    let text = value.last().and_then(|value| std::str::from_utf8(value).ok());
+    let text = values.next().and_then(|value| std::str::from_utf8(value).ok());
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
