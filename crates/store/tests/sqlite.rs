@@ -48,3 +48,153 @@ impl Ground for Folder {
 }
 
 posthaste_store::conformance_tests!(Folder::new());
+
+/// A case that nobody lists is a case that nobody runs.
+#[test]
+fn every_case_is_listed() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/conformance");
+    let list = std::fs::read_to_string(folder.join("mod.rs")).unwrap();
+    let mut cases = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let group = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let listed = list.split(&format!("ground; {group}:")).nth(1).unwrap_or_default();
+        let listed = listed.split('}').next().unwrap_or_default();
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            let Some(rest) = line.strip_prefix("pub async fn ") else { continue };
+            let name = rest.split('(').next().unwrap();
+            let found = listed.split([',', ' ', '\n']).any(|listed| listed == name);
+            assert!(found, "{group}::{name} is not listed");
+            cases += 1;
+        }
+    }
+    assert!(cases >= 80);
+}
+
+mod own {
+    use super::*;
+    use posthaste_store::{Error, Kind};
+    use rusqlite::Connection;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::Duration;
+
+    async fn refused(path: &Path) -> Error {
+        let options = SqliteOptions { busy_timeout: Duration::from_millis(20) };
+        match SqliteStore::open(path, options, NOW).await {
+            Ok(_) => panic!("it must not open"),
+            Err(error) => error,
+        }
+    }
+
+    #[tokio::test]
+    async fn folder_and_files_are_the_owners_alone() {
+        let folder = Folder::new();
+        let _store = folder.sqlite().await;
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(folder.path().parent().unwrap()), 0o700);
+        for file in fs::read_dir(folder.path().parent().unwrap()).unwrap() {
+            let path = file.unwrap().path();
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+        }
+    }
+
+    #[tokio::test]
+    async fn settings_are_in_force() {
+        let folder = Folder::new();
+        drop(folder.sqlite().await);
+        let connection = Connection::open(folder.path()).unwrap();
+        let text = |sql| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+        let number = |sql| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(text("PRAGMA journal_mode"), "wal");
+        assert_eq!(text("PRAGMA integrity_check"), "ok");
+        assert_eq!(number("PRAGMA page_size"), 8_192);
+        assert_eq!(number("PRAGMA application_id"), 0x7068_7374);
+    }
+
+    #[tokio::test]
+    async fn a_file_where_the_folder_should_be() {
+        let folder = Folder::new();
+        fs::write(folder.0.path().join("data"), "x").unwrap();
+        let error = refused(&folder.path()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("choose another"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn something_that_is_no_database() {
+        let folder = Folder::new();
+        fs::create_dir(folder.path().parent().unwrap()).unwrap();
+        fs::write(folder.path(), "this is a letter, not a database\n".repeat(300)).unwrap();
+        let error = refused(&folder.path()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("choose another data folder"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_database_of_another_program() {
+        let folder = Folder::new();
+        fs::create_dir(folder.path().parent().unwrap()).unwrap();
+        let other = Connection::open(folder.path()).unwrap();
+        other.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)").unwrap();
+        let error = refused(&folder.path()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("another program"), "{error}");
+        let kept: i64 = other.query_row("SELECT x FROM theirs", [], |row| row.get(0)).unwrap();
+        assert_eq!(kept, 1);
+    }
+
+    #[tokio::test]
+    async fn a_database_from_a_newer_version() {
+        let folder = Folder::new();
+        drop(folder.sqlite().await);
+        let connection = Connection::open(folder.path()).unwrap();
+        connection.execute("INSERT INTO migration VALUES (2, 'x')", []).unwrap();
+        let error = refused(&folder.path()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("newer version"), "{error}");
+        connection.execute("DELETE FROM migration WHERE number = 2", []).unwrap();
+        connection.execute("UPDATE migration SET checksum = 'x'", []).unwrap();
+        let error = refused(&folder.path()).await;
+        assert!(error.to_string().contains("another build"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_database_that_stays_locked() {
+        let folder = Folder::new();
+        drop(folder.sqlite().await);
+        let other = Connection::open(folder.path()).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let error = refused(&folder.path()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("another program"), "{error}");
+        other.execute_batch("ROLLBACK").unwrap();
+        folder.sqlite().await;
+    }
+
+    /// What happens after kill -9: the system lets go of the locks, nothing else is done.
+    #[tokio::test]
+    async fn f069_leases_of_a_killed_process_come_back_at_once() {
+        use posthaste_core::id::WorkerId;
+        use posthaste_store::conformance::World;
+        let folder = Folder::new();
+        let (killed, alive) = (folder.sqlite().await, folder.sqlite().await);
+        let (killed_id, alive_id) = (WorkerId::from_bytes([1; 16]), WorkerId::from_bytes([2; 16]));
+        World::on(killed.clone()).leave_leased(killed_id, 3).await;
+        World::on(alive.clone()).leave_leased(alive_id, 4).await;
+        drop(killed);
+        // Its heartbeat is fresh; the process is gone all the same.
+        let again = folder.sqlite().await;
+        let status = posthaste_store::History::status(&*again, NOW).await.unwrap();
+        assert_eq!((status.awaiting_retry, status.in_flight), (3, 4));
+        assert_eq!(status.workers, 1);
+        drop(alive);
+        let released = posthaste_store::Upkeep::recover(&*again, NOW, Timestamp::MIN).await;
+        assert_eq!(released.unwrap(), 4);
+        let locks = fs::read_dir(folder.path().parent().unwrap()).unwrap();
+        let left = locks
+            .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().ends_with(".lock"));
+        assert_eq!(left.count(), 0, "the dead leave no files behind");
+    }
+}

@@ -79,7 +79,7 @@ LIMIT 1;
 -- name: replay_dead
 -- ?1 endpoint, ?2 after message, ?3 before message, ?4 since, ?5 until, ?6 how many. Index
 -- ended_dead. Those that are open again already are left alone.
-SELECT message_id FROM ended
+SELECT message_id FROM ended INDEXED BY ended_dead
 WHERE endpoint_id = ?1 AND state = 4 AND message_id > ?2 AND message_id < ?3
     AND accepted_at >= ?4 AND accepted_at < ?5
     AND NOT EXISTS (
@@ -92,7 +92,7 @@ LIMIT ?6;
 -- name: replay_held
 -- ?1 endpoint, ?2 after message, ?3 before message, ?4 since, ?5 until, ?6 how many. Index
 -- delivery_held.
-SELECT message_id FROM delivery
+SELECT message_id FROM delivery INDEXED BY delivery_held
 WHERE endpoint_id = ?1 AND state = 2 AND message_id > ?2 AND message_id < ?3
     AND accepted_at >= ?4 AND accepted_at < ?5
 ORDER BY message_id

@@ -7,12 +7,14 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 pub mod catalog;
+pub mod claim;
 pub mod health;
 pub mod history;
 pub mod outbox;
 pub mod races;
 pub mod replay;
 pub mod resend;
+pub mod status;
 pub mod upkeep;
 mod world;
 
@@ -48,23 +50,25 @@ macro_rules! conformance_tests {
             event_id_of_another_application, f048_same_key_same_message,
             f048_same_key_other_request, f048_same_key_at_once, idempotency_key_expires,
             same_event_id_at_once, f005_bytes_stay_as_they_are, f032_nul_bytes,
-            f101_largest_payload, claims_count_attempts, longest_waiting_lane_first,
-            lane_gives_its_share, claim_is_bounded, full_lanes_are_passed_over,
-            full_lane_with_some_room, next_due_is_told, classes_share_a_lane,
-            delivered_is_done, retry_waits_for_its_time, dead_letter_has_its_cause,
-            held_by_verdict, f070_late_record_changes_nothing, give_back_uncounts,
-            late_give_back_is_ignored, endpoint_as_it_is_now, fan_out_shares_the_message,
-            f038_any_answer_is_kept, too_many_records, attempts_run_out, payload_gone,
-            message_comes_back_whole,
+            f101_largest_payload, delivered_is_done, retry_waits_for_its_time,
+            dead_letter_has_its_cause, held_by_verdict, f070_late_record_changes_nothing,
+            f038_any_answer_is_kept, too_many_records, message_comes_back_whole,
+        }
+        $crate::conformance_tests! { @group $ground; claim:
+            claims_count_attempts, longest_waiting_lane_first, lane_gives_its_share,
+            claim_is_bounded, full_lanes_are_passed_over, full_lane_with_some_room,
+            next_due_is_told, classes_share_a_lane, endpoint_as_it_is_now,
+            fan_out_shares_the_message, attempts_run_out, payload_gone, give_back_uncounts,
+            late_give_back_is_ignored,
         }
         $crate::conformance_tests! { @group $ground; health:
             f067_rate_limit_holds, f067_rate_limit_holds_over_processes, application_rate_limit,
             waiting_for_a_token_costs_no_attempt, open_breaker_is_passed_over,
-            open_breaker_costs_new_messages_nothing, one_probe_of_all_processes,
-            probe_that_fails, probe_that_succeeds_drains, ramp_holds_over_processes,
-            ramp_ends_when_nothing_waits, early_probe_leaves_the_plan,
-            unused_probe_frees_its_place, quiet_when_asked, gone_disables, failing_disables,
-            failing_warns, sick_lane_leaves_others_alone, health_survives_a_restart,
+            open_breaker_costs_new_messages_nothing, one_probe_of_all_processes, probe_that_fails,
+            probe_that_succeeds_drains, ramp_holds_over_processes, ramp_ends_when_nothing_waits,
+            early_probe_leaves_the_plan, unused_probe_frees_its_place, quiet_when_asked,
+            gone_disables, failing_disables, failing_warns, sick_lane_leaves_others_alone,
+            health_survives_a_restart,
         }
         $crate::conformance_tests! { @group $ground; resend:
             f061_resend_of_a_waiting_one_succeeds, f061_resend_of_a_waiting_one_fails,
@@ -74,19 +78,21 @@ macro_rules! conformance_tests {
         }
         $crate::conformance_tests! { @group $ground; catalog:
             application_comes_back, application_uid_is_unique, application_update_is_checked,
-            organisations_are_apart, applications_in_pages, endpoint_comes_back,
-            f042_long_urls, endpoint_uid_is_unique, endpoint_update_is_checked,
-            endpoint_without_application, endpoints_in_pages, deleted_endpoint_is_gone,
-            routes_follow_every_change, routes_of_nothing, routes_changed_by_another_process,
-            update_leaves_health_alone, event_type_lives_and_returns, event_types_are_filtered,
-            event_types_in_pages, missing_event_type, request_is_done_once,
-            request_is_taken_over, request_is_dropped,
+            organisations_are_apart, applications_in_pages, endpoint_comes_back, f042_long_urls,
+            endpoint_uid_is_unique, endpoint_update_is_checked, endpoint_without_application,
+            endpoints_in_pages, deleted_endpoint_is_gone, routes_follow_every_change,
+            routes_of_nothing, routes_changed_by_another_process, update_leaves_health_alone,
+            event_type_lives_and_returns, event_types_are_filtered, event_types_in_pages,
+            missing_event_type, request_is_done_once, request_is_taken_over, request_is_dropped,
         }
         $crate::conformance_tests! { @group $ground; history:
             message_by_id_and_event_id, messages_are_filtered, messages_in_pages,
             attempts_of_a_message, attempts_of_an_endpoint, attempts_are_filtered,
             attempt_comes_back_whole, messages_of_an_endpoint, deliveries_of_a_message,
-            dead_letters_are_listed, dead_letters_in_pages, windows_are_merged,
+            dead_letters_are_listed, dead_letters_in_pages,
+        }
+        $crate::conformance_tests! { @group $ground; status:
+            windows_are_merged,
             status_tells_how_it_stands, failures_count_when_given_up, delivery_times,
             notices_newest_first,
         }

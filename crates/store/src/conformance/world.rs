@@ -57,6 +57,16 @@ impl World {
         Self { store, now: AtomicI64::new(START.as_micros()), next: AtomicU64::new(1) }
     }
 
+    /// Leaves `count` deliveries under lease of `worker`, for what a back-end's own tests do next.
+    pub async fn leave_leased(&self, worker: WorkerId, count: usize) {
+        let application = self.application().await;
+        self.endpoint(&application).await;
+        for _ in 0..count {
+            self.publish(&application).await;
+        }
+        assert_eq!(self.claim(worker).await.len(), count);
+    }
+
     /// The same data through another handle, at the same time, with the same row of ids.
     pub(crate) async fn another(&self, ground: &dyn Ground) -> Self {
         Self {

@@ -5,11 +5,12 @@
 //! update of its row, however much waits in it.
 
 use super::lanes::{Ended, Lane, LaneState, Tally, last_class, minute_of, sql};
+use super::pick::{Terms, Waiting, earliest, pick};
 use super::writer::Tx;
 use crate::outbox::{Claim, Claimed, ClaimedLane};
-use crate::rows::{self, Fields};
+use crate::rows;
 use crate::{Error, Kind, Result};
-use posthaste_core::delivery::{Cause, Class, DeliveryKey, Lease, LeasedDelivery, Trigger};
+use posthaste_core::delivery::{Cause, DeliveryKey, Lease, LeasedDelivery, Trigger};
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::{ApplicationId, EndpointId, MessageId};
 use posthaste_core::lane::Admission;
@@ -28,8 +29,6 @@ const LANES_MAX: usize = 1_024;
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A lane whose ramp is full is looked at again after this long; a record from it comes sooner.
 const RAMP_RECHECK: Duration = Duration::from_secs(1);
-/// Every class with something due gets this part of a lane's room.
-const CLASS_SHARE: usize = 8;
 
 /// Runs a claim.
 pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Result<Claimed> {
@@ -77,49 +76,6 @@ struct Run<'c> {
     bytes: usize,
     /// Deliveries given up.
     failed: u32,
-}
-
-/// A waiting delivery that was read.
-#[derive(Clone, Debug)]
-struct Waiting {
-    message_id: MessageId,
-    class: Class,
-    due_at: Timestamp,
-    attempts: u32,
-    plan_attempts: u32,
-    trigger: Trigger,
-    planned_at: Option<Timestamp>,
-    lease_number: u32,
-    accepted_at: Timestamp,
-    last_status: Option<u16>,
-}
-
-impl Waiting {
-    fn read(row: &mut Fields<'_>) -> Result<Self> {
-        Ok(Self {
-            message_id: row.id()?,
-            class: rows::class(row)?,
-            due_at: row.time()?,
-            attempts: row.number()?,
-            plan_attempts: row.number()?,
-            trigger: rows::trigger(row)?,
-            planned_at: row.opt_time()?,
-            lease_number: row.number()?,
-            accepted_at: row.time()?,
-            last_status: row.opt_number()?,
-        })
-    }
-}
-
-/// How much a lane may give, and of what.
-#[derive(Clone, Copy)]
-struct Terms {
-    room: usize,
-    /// The bound that `room` comes from is a ramp: more of it opens when a record comes.
-    ramped: bool,
-    /// Retries are taken before their time.
-    early: bool,
-    probe: bool,
 }
 
 impl Run<'_> {
@@ -441,67 +397,4 @@ fn endpoint(tx: &mut Tx<'_>, lane: &Lane) -> Result<Arc<Endpoint>> {
     let endpoint = Arc::new(endpoint);
     tx.memory.keep(lane.endpoint_version, Arc::clone(&endpoint));
     Ok(endpoint)
-}
-
-/// What goes next of a lane: the classes in their order, each with its share, the oldest first.
-fn pick(tx: &Tx<'_>, lane: EndpointId, terms: Terms, now: Timestamp) -> Result<Vec<Waiting>> {
-    let mut classes = Vec::with_capacity(Class::ALL.len());
-    for class in Class::ALL {
-        // Replays keep the pace they were asked to have, unless one must serve as the probe.
-        let early = terms.early && (class != Class::Replay || terms.probe);
-        let until = if early && !terms.probe { Timestamp::MAX } else { now };
-        let due = waiting(tx, lane, class, until, terms.room)?;
-        classes.push(due);
-    }
-    if terms.probe && classes.iter().all(Vec::is_empty) {
-        for class in Class::ALL {
-            classes.push(waiting(tx, lane, class, Timestamp::MAX, 1)?);
-        }
-        let earliest = classes.into_iter().flatten().min_by_key(|waiting| waiting.due_at);
-        return Ok(earliest.into_iter().collect());
-    }
-    Ok(share(classes, terms.room))
-}
-
-fn waiting(
-    tx: &Tx<'_>,
-    lane: EndpointId,
-    class: Class,
-    until: Timestamp,
-    limit: usize,
-) -> Result<Vec<Waiting>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let key = params![lane.as_bytes(), class as i64, until.as_micros(), limit];
-    tx.db.all(sql::WAITING_OF_CLASS, key, Waiting::read)
-}
-
-/// Divides `room`: first each class its share, then what is left in the order of the classes.
-fn share(classes: Vec<Vec<Waiting>>, room: usize) -> Vec<Waiting> {
-    let share = (room / CLASS_SHARE).max(1);
-    let mut left = room;
-    let mut taken: Vec<usize> = classes
-        .iter()
-        .map(|due| {
-            let own = due.len().min(share).min(left);
-            left -= own;
-            own
-        })
-        .collect();
-    for (taken, due) in taken.iter_mut().zip(&classes) {
-        let more = (due.len() - *taken).min(left);
-        *taken += more;
-        left -= more;
-    }
-    classes.into_iter().zip(taken).flat_map(|(due, taken)| due.into_iter().take(taken)).collect()
-}
-
-/// When the lane's next delivery is due.
-fn earliest(tx: &Tx<'_>, lane: EndpointId) -> Result<Option<Timestamp>> {
-    let mut earliest: Option<Timestamp> = None;
-    for class in Class::ALL {
-        let key = params![lane.as_bytes(), class as i64];
-        let next = tx.db.one(sql::WAITING_NEXT, key, |row| row.time())?;
-        earliest = earliest.into_iter().chain(next).min();
-    }
-    Ok(earliest)
 }

@@ -7,16 +7,21 @@
 
 mod cache;
 mod catalog;
+mod changes;
 mod claim;
 mod db;
 mod history;
 mod lanes;
 mod open;
 mod outbox;
+mod pick;
 mod record;
 mod upkeep;
 mod worker;
 mod writer;
+
+#[cfg(test)]
+mod plans;
 
 use crate::Result;
 use crate::error::{Error, Kind};

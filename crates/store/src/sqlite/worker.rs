@@ -37,7 +37,8 @@ impl Workers {
         true
     }
 
-    /// Whether the process of a worker that held its lock is gone.
+    /// Whether the process of a worker that held its lock is gone for certain. Of one whose file is
+    /// not there, because somebody tidied it away, only the heartbeat tells.
     pub fn is_dead(&self, worker: WorkerId) -> bool {
         match OpenOptions::new().read(true).write(true).open(self.path(worker)) {
             // Taken and let go at once: the worker's row goes next.
@@ -45,7 +46,7 @@ impl Workers {
                 Ok(()) => true,
                 Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
             },
-            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            Err(_) => false,
         }
     }
 
