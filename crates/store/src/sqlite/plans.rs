@@ -26,9 +26,15 @@ fn filled(analyzed: bool) -> (TempDir, Connection) {
              INSERT INTO application (id, organisation_id, name, metadata, routes_version,
                  limiter_next_at, created_at, updated_at)
                  VALUES (x'41', 'org_one', 'x', '{{}}', 1, 0, 0, 0);
-             INSERT INTO endpoint (id, application_id, url, description, version, metadata, headers,
+             INSERT INTO application (id, organisation_id, uid, name, metadata, routes_version,
+                 limiter_next_at, created_at, updated_at)
+                 SELECT m, 'org_' || i % 9, 'u' || i, 'x', '{{}}', 1, 0, 0, 0 FROM n WHERE i < 500;
+             INSERT INTO event_type (organisation_id, name, description, archived, deprecated,
+                 created_at, updated_at)
+                 SELECT 'org_' || i % 9, 'n' || i, '', 0, 0, 0, 0 FROM n WHERE i < 500;
+             INSERT INTO endpoint (id, application_id, uid, url, description, version, metadata, headers,
                  secrets, policy, created_at, updated_at)
-                 SELECT e, a, 'https://x.example/', '', 1, '{{}}', '[]', '{{}}', '{{}}', 0, 0
+                 SELECT e, a, 'u' || i, 'https://x.example/', '', 1, '{{}}', '[]', '{{}}', '{{}}', 0, 0
                  FROM n WHERE i < {LANES};
              INSERT INTO lane (endpoint_id, application_id, state, sweep, endpoint_version,
                  next_due_at, breaker, breaker_until, consecutive_failures, cooldown,
