@@ -143,6 +143,7 @@ fn shown(task: &Task) -> TaskOut {
         data: TaskData {
             endpoint_id: task.endpoint_id.to_string(),
             replayed: task.replayed,
+            messages_sent: task.replayed,
             since: Time(task.since),
             until: Time(task.until),
         },

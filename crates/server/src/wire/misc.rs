@@ -119,6 +119,8 @@ pub(crate) struct TaskData {
     pub endpoint_id: String,
     /// Deliveries replayed so far.
     pub replayed: u64,
+    /// The same, by the name that the client libraries document.
+    pub messages_sent: u64,
     pub since: Time,
     pub until: Time,
 }

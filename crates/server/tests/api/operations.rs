@@ -306,6 +306,7 @@ async fn what_was_given_up_is_listed_and_recovered() {
     {}
     let found = server.get(&format!("/api/v1/background-task/{}", id_of(&task))).await.expect(200);
     assert_eq!((&found["status"], &found["data"]["replayed"]), (&json!("finished"), &json!(1)));
+    assert_eq!(found["data"]["messagesSent"], 1);
     assert_eq!(server.work(200, b"").await, 1);
 
     for (body, field) in [
