@@ -4,6 +4,8 @@
 //! Two runs: deliveries leased from the start (what a healthy server does), and with a claim
 //! between. The processor time per message is what decides, because HTTP needs the rest.
 
+#![expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
+
 use bytes::Bytes;
 use posthaste_core::breaker::BreakerPolicy;
 use posthaste_core::delivery::{

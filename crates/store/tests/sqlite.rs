@@ -1,5 +1,7 @@
 //! The conformance suite on SQLite, and what is SQLite's own.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
 use async_trait::async_trait;
 use posthaste_core::time::Timestamp;
 use posthaste_store::conformance::{Faults, Ground};
@@ -181,9 +183,10 @@ mod own {
         let folder = Folder::new();
         let (killed, alive) = (folder.sqlite().await, folder.sqlite().await);
         let (killed_id, alive_id) = (WorkerId::from_bytes([1; 16]), WorkerId::from_bytes([2; 16]));
-        World::on(killed.clone()).leave_leased(killed_id, 3).await;
-        World::on(alive.clone()).leave_leased(alive_id, 4).await;
-        drop(killed);
+        let world = World::on(killed.clone());
+        world.leave_leased(killed_id, 3).await;
+        world.moved_to(alive.clone()).leave_leased(alive_id, 4).await;
+        drop((world, killed));
         // Its heartbeat is fresh; the process is gone all the same.
         let again = folder.sqlite().await;
         let status = posthaste_store::History::status(&*again, NOW).await.unwrap();

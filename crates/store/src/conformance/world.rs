@@ -69,8 +69,13 @@ impl World {
 
     /// The same data through another handle, at the same time, with the same row of ids.
     pub(crate) async fn another(&self, ground: &dyn Ground) -> Self {
+        self.moved_to(ground.open().await)
+    }
+
+    /// The same on another handle.
+    pub fn moved_to(&self, store: Arc<dyn Store>) -> Self {
         Self {
-            store: ground.open().await,
+            store,
             now: AtomicI64::new(self.now().as_micros()),
             next: AtomicU64::new(self.number() + 1_000_000),
         }

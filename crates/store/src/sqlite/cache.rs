@@ -4,6 +4,7 @@
 //! changes are seen within `FRESH_FOR`; routes are also checked by version when a message is
 //! accepted, so a stale copy never routes.
 
+use super::monotonic;
 use posthaste_core::endpoint::Application;
 use posthaste_core::event::OrganisationId;
 use posthaste_core::id::ApplicationId;
@@ -40,7 +41,7 @@ impl Cache {
     pub fn application(&self, organisation: &OrganisationId, name: &str) -> Option<Application> {
         let kept = self.lock();
         let (at, application) = kept.applications.get(organisation)?.get(name)?;
-        (at.elapsed() < FRESH_FOR).then(|| application.clone())
+        (monotonic().saturating_duration_since(*at) < FRESH_FOR).then(|| application.clone())
     }
 
     pub fn keep_application(&self, generation: u64, name: &str, application: &Application) {
@@ -53,7 +54,7 @@ impl Cache {
             kept.names = 0;
         }
         let of = kept.applications.entry(application.organisation_id.clone()).or_default();
-        let entry = (Instant::now(), application.clone());
+        let entry = (monotonic(), application.clone());
         if of.insert(name.to_owned(), entry).is_none() {
             kept.names += 1;
         }
@@ -62,7 +63,7 @@ impl Cache {
     pub fn routes(&self, id: ApplicationId) -> Option<Arc<Routes>> {
         let kept = self.lock();
         let (at, routes) = kept.routes.get(&id)?;
-        (at.elapsed() < FRESH_FOR).then(|| Arc::clone(routes))
+        (monotonic().saturating_duration_since(*at) < FRESH_FOR).then(|| Arc::clone(routes))
     }
 
     pub fn keep_routes(&self, generation: u64, routes: &Arc<Routes>) {
@@ -73,7 +74,7 @@ impl Cache {
         if kept.routes.len() >= KEPT_MAX {
             kept.routes.clear();
         }
-        kept.routes.insert(routes.application.id, (Instant::now(), Arc::clone(routes)));
+        kept.routes.insert(routes.application.id, (monotonic(), Arc::clone(routes)));
     }
 
     /// One application's routes turned out to be old.

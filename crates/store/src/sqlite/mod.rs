@@ -31,7 +31,7 @@ use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use worker::Workers;
 use writer::Writer;
@@ -133,6 +133,12 @@ impl Readers {
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// For how long something waits or is kept in this process; never for what is stored.
+#[expect(clippy::disallowed_methods, reason = "commits are paced and copies aged in real time")]
+fn monotonic() -> Instant {
+    Instant::now()
 }
 
 fn broken(error: tokio::task::JoinError) -> Error {

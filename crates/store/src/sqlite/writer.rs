@@ -7,6 +7,7 @@
 //! write; nothing in it waits for anything but the disk.
 
 use super::db::{Db, failed};
+use super::monotonic;
 use super::worker::Workers;
 use crate::Result;
 use crate::error::{Error, Kind};
@@ -231,7 +232,7 @@ impl Shared {
             Urgency::Lazy => inbox.jobs.is_empty(),
         };
         if waiting.urgency == Urgency::Lazy && inbox.lazy_since.is_none() {
-            inbox.lazy_since = Some(Instant::now());
+            inbox.lazy_since = Some(monotonic());
         }
         inbox.jobs.push_back(waiting);
         let is_full = inbox.operations >= COMMIT_OPERATIONS_MAX;
@@ -246,7 +247,7 @@ impl Shared {
     fn take(&self, spacing_until: Option<Instant>) -> Option<Vec<Waiting>> {
         let mut inbox = self.lock();
         loop {
-            let now = Instant::now();
+            let now = monotonic();
             let wait_until = if inbox.closed || inbox.operations >= COMMIT_OPERATIONS_MAX {
                 None
             } else if inbox.urgent > 0 {
@@ -284,7 +285,7 @@ impl Inbox {
         }
         self.operations -= operations;
         // Those left over came at most a batch ago; their wait begins anew.
-        self.lazy_since = if self.jobs.is_empty() { None } else { Some(Instant::now()) };
+        self.lazy_since = if self.jobs.is_empty() { None } else { Some(monotonic()) };
         batch
     }
 }
@@ -322,7 +323,7 @@ impl Thread {
         let mut spacing_until = None;
         while let Some(batch) = self.shared.take(spacing_until) {
             self.slots.add_permits(batch.len());
-            spacing_until = self.load.spacing(batch.len(), Instant::now());
+            spacing_until = self.load.spacing(batch.len(), monotonic());
             let jobs = batch.into_iter().map(|waiting| waiting.job).collect();
             self.write(jobs);
         }
