@@ -6,6 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use posthaste_testkit::ReceivedRequest;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 /// A secret whose key is the bytes 0 to 31.
 pub const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -118,6 +121,18 @@ impl Posthaste {
         assert!(waited.is_ok(), "no {name} in {:#?}", self.log());
         self.logged(name)
     }
+}
+
+/// Where a server listens that says something else than TLS to whoever comes.
+pub async fn speaks_no_tls() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"220 mail.test ESMTP\r\n").await;
+        }
+    });
+    address
 }
 
 /// Whether exactly one signature is there, and it is the secret's over id, timestamp and the very
