@@ -20,6 +20,9 @@ use tracing_subscriber::layer::SubscriberExt;
 
 /// Lines that wait for standard error.
 const WAITING_MAX: usize = 16_384;
+/// How long lines are gathered before they are written together: waking up for each one costs more
+/// than writing it.
+const GATHER_FOR: Duration = Duration::from_millis(5);
 /// How long the end of the process waits for the last lines.
 const LAST_LINES_WAIT_MAX: Duration = Duration::from_secs(2);
 const OURS: &str = "posthaste";
@@ -99,7 +102,7 @@ impl Drop for Logging {
     }
 }
 
-/// Writes lines together as long as more are waiting.
+/// Writes what gathers in a few milliseconds together.
 fn write_lines(lines: &Receiver<Line>, lines_lost: &AtomicU64, format: LogFormat, out: impl Write) {
     let mut out = io::BufWriter::with_capacity(64 * 1024, out);
     loop {
@@ -108,6 +111,8 @@ fn write_lines(lines: &Receiver<Line>, lines_lost: &AtomicU64, format: LogFormat
             Err(_) => {
                 let _ = out.flush();
                 let Ok(line) = lines.recv() else { return };
+                // Nobody unparks this thread: it sleeps, and senders need not wake it.
+                std::thread::park_timeout(GATHER_FOR);
                 line
             }
         };

@@ -14,7 +14,13 @@ mod store;
 mod token;
 mod welcome;
 
+use mimalloc::MiMalloc;
 use std::process::ExitCode;
+
+/// Messages are allocated on one thread and freed on another all the time, which the C library's
+/// allocator pays for with locks.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match cli::run() {
