@@ -50,7 +50,9 @@ class Receiver:
         self._changed = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # It looks this often whether it is closed.
+        serve = lambda: self._server.serve_forever(poll_interval=0.02)
+        threading.Thread(target=serve, daemon=True).start()
 
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}{path}"
