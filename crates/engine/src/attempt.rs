@@ -101,8 +101,9 @@ impl Carrier {
             let endpoint = job.endpoint.clone();
             let record = self.attempt(job).await;
             let weight = breaker::weigh(record.outcome.class());
+            let took = record.outcome.timing.total;
             recorder.record(record, endpoint.clone()).await;
-            next = lanes.finished(endpoint.id, weight);
+            next = lanes.finished(endpoint.id, weight, took);
         }
     }
 

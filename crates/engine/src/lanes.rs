@@ -5,7 +5,7 @@
 //! a detour through the store, never a promise.
 //!
 //! **Invariant:** deliveries in flight are bounded three times: per lane by a window that grows
-//! with success and shrinks with failure, over all lanes, and over all lanes whose last answer was
+//! with success and shrinks with slow failure, over all lanes, and over all lanes whose last answer was
 //! not a success, which together get at most half. So no number of sick endpoints can take the
 //! room of the healthy ones.
 
@@ -24,6 +24,8 @@ use tokio::sync::Notify;
 /// The window of a lane that nothing is known of.
 const WINDOW_START: u32 = 8;
 const WINDOW_MIN: u32 = 2;
+/// A failure that took this long shrinks the window.
+const SLOW: Duration = Duration::from_secs(1);
 /// Jobs of one lane that may wait in memory.
 const LANE_WAITING_MAX: usize = 1_024;
 /// A job that has waited so long goes back to the store, where others can take it and where its
@@ -166,7 +168,7 @@ impl Lanes {
     }
 
     /// An attempt ended. Returns the next job for the same task, if one may go.
-    pub fn finished(&self, id: EndpointId, weight: Weight) -> Option<Job> {
+    pub fn finished(&self, id: EndpointId, weight: Weight, took: Duration) -> Option<Job> {
         let now = self.clock.now();
         let mut table = self.lock();
         let lane = table.lane(id, now);
@@ -178,8 +180,11 @@ impl Lanes {
                 lane.proven = true;
                 lane.in_flight_unproven = 0;
             }
+            // Quick failures hold no room, and the breaker deals with them.
             Weight::Bad => {
-                lane.window = (lane.window / 2).max(WINDOW_MIN);
+                if took >= SLOW {
+                    lane.window = (lane.window / 2).max(WINDOW_MIN);
+                }
                 lane.proven = false;
             }
             Weight::Neutral => {}

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 const CAPACITY: Capacity =
     Capacity { in_flight_max: 10, waiting_max: 1_000, waiting_bytes_max: 1_000_000 };
 
+const QUICK: Duration = Duration::from_millis(5);
+
 struct HandClock(AtomicI64);
 
 impl Clock for HandClock {
@@ -126,7 +128,7 @@ fn a_lane_never_has_more_in_flight_than_its_bound() {
     }
     assert_eq!(bench.started().len(), 4);
     assert_eq!(bench.lanes.occupancy().waiting, 16);
-    let next = bench.lanes.finished(endpoint_id(1), Weight::Good).unwrap();
+    let next = bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK).unwrap();
     assert_eq!(numbers(&next), (1, 4));
     assert_eq!(bench.started(), []);
 }
@@ -141,12 +143,12 @@ fn lanes_take_turns() {
     bench.started();
     // Both have shown that they are well; from then on each finished job makes room for one.
     for endpoint in [1, 2] {
-        bench.lanes.finished(endpoint_id(endpoint), Weight::Good).unwrap();
+        bench.lanes.finished(endpoint_id(endpoint), Weight::Good, QUICK).unwrap();
     }
     bench.started();
     let mut turns = [0, 0];
     for turn in 0..8 {
-        let next = bench.lanes.finished(endpoint_id(1 + turn % 2), Weight::Good).unwrap();
+        let next = bench.lanes.finished(endpoint_id(1 + turn % 2), Weight::Good, QUICK).unwrap();
         turns[usize::from(numbers(&next).0) - 1] += 1;
     }
     assert_eq!(turns, [4, 4]);
@@ -161,7 +163,7 @@ fn sick_lanes_leave_half_of_the_room() {
         }
     }
     assert_eq!(bench.started().len(), 5, "lanes that never answered well share half");
-    let healthy = bench.lanes.finished(endpoint_id(1), Weight::Good);
+    let healthy = bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK);
     assert!(healthy.is_some());
 }
 
@@ -172,12 +174,14 @@ fn a_failing_lane_is_narrowed_and_widens_again() {
         bench.accept(1, message, Class::First);
     }
     bench.started();
+    bench.lanes.finished(endpoint_id(1), Weight::Bad, QUICK);
+    assert_eq!(bench.lanes.occupancy().in_flight, 4, "quick failures are the breaker's business");
     for _ in 0..4 {
-        bench.lanes.finished(endpoint_id(1), Weight::Bad);
+        bench.lanes.finished(endpoint_id(1), Weight::Bad, SLOW);
     }
     assert_eq!(bench.lanes.occupancy().in_flight, 2);
     for _ in 0..4 {
-        bench.lanes.finished(endpoint_id(1), Weight::Good);
+        bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK);
     }
     assert_eq!(bench.lanes.occupancy().in_flight, 4);
 }
@@ -191,7 +195,7 @@ fn lower_classes_get_a_turn() {
     assert!(bench.accept(1, 100, Class::Replay));
     bench.started();
     let replayed = (0..8)
-        .filter_map(|_| bench.lanes.finished(endpoint_id(1), Weight::Good))
+        .filter_map(|_| bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK))
         .any(|job| numbers(&job).1 == 100);
     assert!(replayed);
 }
@@ -236,7 +240,7 @@ fn nothing_starts_once_stopped() {
     assert_eq!(bench.lanes.stop().len(), 2);
     assert!(bench.lanes.terms().is_none());
     assert!(!bench.accept(1, 9, Class::First));
-    assert!(bench.lanes.finished(endpoint_id(1), Weight::Good).is_none());
+    assert!(bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK).is_none());
     assert_eq!(bench.lanes.room(), 0);
 }
 
@@ -257,7 +261,7 @@ proptest! {
                 }
                 2 if !running.is_empty() => {
                     let id = running.remove(usize::from(endpoint) % running.len());
-                    running.extend(bench.lanes.finished(id, weight).map(|job| job.endpoint.id));
+                    running.extend(bench.lanes.finished(id, weight, SLOW).map(|job| job.endpoint.id));
                 }
                 _ => {
                     if let Some(room) = bench.lanes.reserve(endpoint_id(endpoint), 10) {
@@ -275,7 +279,7 @@ proptest! {
             }
         }
         while let Some(id) = running.pop() {
-            running.extend(bench.lanes.finished(id, Weight::Good).map(|job| job.endpoint.id));
+            running.extend(bench.lanes.finished(id, Weight::Good, QUICK).map(|job| job.endpoint.id));
             running.extend(bench.started().iter().map(|(endpoint, _)| endpoint_id(*endpoint)));
         }
         let occupancy = bench.lanes.occupancy();

@@ -38,7 +38,7 @@ use posthaste_queue::Queue;
 use posthaste_store::Store;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 #[derive(Clone, Debug)]
@@ -83,6 +83,8 @@ pub struct Engine {
     loops: Vec<JoinHandle<()>>,
     janitor: JoinHandle<()>,
     recorder: JoinHandle<()>,
+    /// Ends the recorder though attempts are still running.
+    finish: Arc<Notify>,
     /// Ends the recorder when the last attempt is recorded.
     carrier: Arc<Carrier>,
 }
@@ -132,10 +134,12 @@ impl Engine {
         let shared =
             Arc::new(Shared { store, queue, clock, dice, settings, lanes, metrics, stopping });
         shared.queue.attach(shared.lanes.clone());
+        let finish = Arc::new(Notify::new());
         Self {
             loops: vec![tokio::spawn(dispatcher::run(shared.clone()))],
             janitor: tokio::spawn(janitor::run(shared.clone())),
-            recorder: tokio::spawn(records.run(shared.clone())),
+            recorder: tokio::spawn(records.run(shared.clone(), finish.clone())),
+            finish,
             shared,
             stop,
             carrier,
@@ -159,6 +163,8 @@ impl Engine {
         if !finished {
             let in_flight = shared.lanes.occupancy().in_flight;
             tracing::warn!(in_flight, "engine.stopped_with_attempts_in_flight");
+            // What they bring is not waited for: their deliveries are handed back at once.
+            self.finish.notify_one();
         }
         self.carrier.close();
         let _ = tokio::time::timeout(Duration::from_secs(10), self.recorder).await;

@@ -14,7 +14,7 @@ use posthaste_core::time::{Timestamp, within};
 use posthaste_store::outbox::{LaneEvent, RecordBatch, Recorded};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// Records that may wait for the writer.
 const WAITING_MAX: usize = 4 * RECORD_BATCH_MAX;
@@ -34,14 +34,15 @@ impl Recorder {
     /// Returns when there was room; the record is written some milliseconds later.
     pub async fn record(&self, record: Record, endpoint: Arc<Endpoint>) {
         if self.0.send((record, endpoint)).await.is_err() {
-            tracing::error!("recorder.gone");
+            // The worker has stopped and given the lease back: the delivery is attempted again.
+            tracing::warn!("recorder.gone");
         }
     }
 }
 
 impl Records {
-    /// Writes until every `Recorder` is gone and all is written.
-    pub(crate) async fn run(mut self, shared: Arc<Shared>) {
+    /// Writes until every `Recorder` is gone, or `finish` is notified, and all is written.
+    pub(crate) async fn run(mut self, shared: Arc<Shared>, finish: Arc<Notify>) {
         let mut sketches = Sketches::default();
         let mut batch = Vec::with_capacity(RECORD_BATCH_MAX);
         loop {
@@ -49,6 +50,11 @@ impl Records {
             let open = tokio::select! {
                 count = self.0.recv_many(&mut batch, RECORD_BATCH_MAX) => count > 0,
                 () = flush => true,
+                () = finish.notified() => {
+                    // What is in the channel still comes out of it.
+                    self.0.close();
+                    continue;
+                }
             };
             for (record, _) in &batch {
                 sketches.add(record);
