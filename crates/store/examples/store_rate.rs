@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 const PUBLISHERS: usize = 64;
-const ENDPOINTS: u64 = 20;
+const ENDPOINTS: u64 = 10;
 const BATCH: usize = 256;
 const WORKER: WorkerId = WorkerId::from_bytes([1; 16]);
 

@@ -5,6 +5,7 @@ use super::db::failed;
 use crate::Result;
 use crate::error::{Error, Kind};
 use crate::migrate::{Migration, pending};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,10 @@ fn connect(path: &Path, options: SqliteOptions, flags: OpenFlags) -> Result<Conn
     };
     connection.busy_handler(Some(wait)).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+    // Plans do not depend on the values that are bound: otherwise SQLite prepares a statement anew
+    // whenever they change, in the hope of a better plan.
+    let stable = DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG;
+    connection.set_db_config(stable, true).map_err(failed)?;
     Ok(connection)
 }
 

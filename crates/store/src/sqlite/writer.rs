@@ -27,8 +27,14 @@ use tokio::sync::{Semaphore, oneshot};
 const JOBS_WAITING_MAX: usize = 8_192;
 /// How long a job that is not urgent may wait for an urgent one to share its commit.
 pub(super) const LAZY_WAIT: Duration = Duration::from_millis(2);
-/// Under load, commits are this far apart: more of them would only cost processor time.
+/// Under load, commits begin at least this far apart: more of them would only cost processor time.
 const COMMIT_SPACING: Duration = Duration::from_millis(1);
+/// Under load, this part of the time that the last commit took is waited after its end, so that
+/// callers who were just answered get into the next one with what they bring, instead of all but
+/// the first missing it by a moment. On a slow disk that nearly doubles the rate.
+const COMMIT_GATHERING: u32 = 3;
+/// Gathering ends early when as many jobs are back as the last commit had, less this part.
+const GATHERED_SLACK: usize = 8;
 /// More jobs than this in `LOAD_WINDOW` is load. One client that waits for each answer stays below.
 const LOAD_JOBS_MIN: f64 = 40.0;
 const LOAD_WINDOW: Duration = Duration::from_millis(10);
@@ -63,6 +69,8 @@ struct Inbox {
     /// Operations in `jobs`.
     operations: usize,
     urgent: usize,
+    /// So many urgent jobs end the gathering of a batch.
+    wanted: usize,
     /// When the oldest of the jobs that are not urgent came, if there is no urgent one.
     lazy_since: Option<Instant>,
     closed: bool,
@@ -227,7 +235,7 @@ impl Shared {
         let wakes = match waiting.urgency {
             Urgency::Now => {
                 inbox.urgent += 1;
-                inbox.urgent == 1
+                inbox.urgent == 1 || inbox.urgent == inbox.wanted
             }
             Urgency::Lazy => inbox.jobs.is_empty(),
         };
@@ -244,14 +252,15 @@ impl Shared {
     }
 
     /// Waits until there is a batch worth a commit and takes it; `None` when closed and empty.
-    fn take(&self, spacing_until: Option<Instant>) -> Option<Vec<Waiting>> {
+    fn take(&self, pace: Option<Pace>) -> Option<Vec<Waiting>> {
         let mut inbox = self.lock();
+        inbox.wanted = pace.map_or(1, |pace| pace.wanted);
         loop {
             let now = monotonic();
             let wait_until = if inbox.closed || inbox.operations >= COMMIT_OPERATIONS_MAX {
                 None
             } else if inbox.urgent > 0 {
-                spacing_until.filter(|until| now < *until)
+                pace.and_then(|pace| pace.wait_until(now, inbox.urgent))
             } else if let Some(since) = inbox.lazy_since {
                 Some(since + LAZY_WAIT).filter(|until| now < *until)
             } else {
@@ -290,6 +299,27 @@ impl Inbox {
     }
 }
 
+/// How long to let jobs gather before the next commit.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Not before this.
+    spaced_until: Instant,
+    /// Not before this either, unless `wanted` urgent jobs are there.
+    gathered_until: Instant,
+    wanted: usize,
+}
+
+impl Pace {
+    fn wait_until(&self, now: Instant, urgent: usize) -> Option<Instant> {
+        let until = if urgent >= self.wanted {
+            self.spaced_until
+        } else {
+            self.spaced_until.max(self.gathered_until)
+        };
+        (now < until).then_some(until)
+    }
+}
+
 /// How busy it is: jobs of the last moments, fading.
 #[derive(Default)]
 struct Load {
@@ -298,13 +328,21 @@ struct Load {
 }
 
 impl Load {
-    /// When the next commit should not be before, after one at `now` of `jobs` jobs.
-    fn spacing(&mut self, jobs: usize, now: Instant) -> Option<Instant> {
-        let passed = self.at.map_or(LOAD_WINDOW, |at| now.saturating_duration_since(at));
-        self.at = Some(now);
+    /// The pace after a commit of `jobs` jobs from `began` to `ended`. `None`: no load, no wait.
+    fn pace(&mut self, jobs: usize, urgent: usize, began: Instant, ended: Instant) -> Option<Pace> {
+        let passed = self.at.map_or(LOAD_WINDOW, |at| ended.saturating_duration_since(at));
+        self.at = Some(ended);
         self.jobs *= (-passed.as_secs_f64() / LOAD_WINDOW.as_secs_f64()).exp();
         self.jobs += f64::from(u32::try_from(jobs).unwrap_or(u32::MAX));
-        (self.jobs >= LOAD_JOBS_MIN).then(|| now + COMMIT_SPACING)
+        if self.jobs < LOAD_JOBS_MIN {
+            return None;
+        }
+        let took = ended.saturating_duration_since(began);
+        Some(Pace {
+            spaced_until: began + COMMIT_SPACING,
+            gathered_until: ended + took / COMMIT_GATHERING,
+            wanted: (urgent - urgent / GATHERED_SLACK).max(1),
+        })
     }
 }
 
@@ -320,12 +358,15 @@ struct Thread {
 
 impl Thread {
     fn serve(mut self) {
-        let mut spacing_until = None;
-        while let Some(batch) = self.shared.take(spacing_until) {
+        let mut pace = None;
+        while let Some(batch) = self.shared.take(pace) {
             self.slots.add_permits(batch.len());
-            spacing_until = self.load.spacing(batch.len(), monotonic());
-            let jobs = batch.into_iter().map(|waiting| waiting.job).collect();
+            let urgent = batch.iter().filter(|waiting| waiting.urgency == Urgency::Now).count();
+            let began = monotonic();
+            let jobs: Vec<_> = batch.into_iter().map(|waiting| waiting.job).collect();
+            let count = jobs.len();
             self.write(jobs);
+            pace = self.load.pace(count, urgent, began, monotonic());
         }
     }
 
