@@ -1,4 +1,5 @@
 //! Field cases of what goes over the wire: bytes, signatures, headers, answers.
+#![expect(clippy::disallowed_methods, reason = "compares timestamps with the real time")]
 
 mod common;
 

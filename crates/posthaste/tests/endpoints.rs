@@ -1,4 +1,5 @@
 //! Field cases of endpoints that are disabled, deleted or limited, and of what waits for them.
+#![expect(clippy::disallowed_methods, reason = "measures the rate of requests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Field cases of what is tried again, how often, and when it is given up.
+#![expect(clippy::disallowed_methods, reason = "measures what comes one after the other")]
 
 mod common;
 

@@ -1,5 +1,7 @@
 //! Runs the real binary in a folder of its own and speaks to it over HTTP.
 #![expect(dead_code, reason = "each test binary uses its own part of this")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
+#![expect(clippy::disallowed_methods, reason = "waits for other processes, with a bound")]
 
 pub mod facts;
 
