@@ -2,6 +2,7 @@
 -- Lists are walked in either direction: a statement that ends in ASC is also run with DESC.
 
 -- name: application_insert
+-- A new application; nothing happens when the id is taken.
 INSERT INTO application
     (id, organisation_id, uid, name, throttle_rate, metadata, routes_version, limiter_next_at,
      created_at, updated_at)
@@ -72,6 +73,7 @@ FROM endpoint WHERE application_id = ?1 AND deleted_at IS NULL
 ORDER BY id;
 
 -- name: endpoint_insert
+-- A new endpoint; nothing happens when the id is taken.
 INSERT INTO endpoint
     (id, application_id, uid, url, description, disabled, event_types, channels, throttle_rate,
      version, metadata, headers, secrets, policy, created_at, updated_at)

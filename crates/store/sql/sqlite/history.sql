@@ -14,8 +14,8 @@ FROM message WHERE application_id = ?1 AND event_id = ?2;
 
 -- name: messages_page
 -- ?1 application, ?2 after id, ?3 before id, ?4 how many, filters. Index message_page.
-SELECT message.application_id, message.id, event_id, event_type, channels, payload, message.created_at,
-    message.expires_at
+SELECT message.application_id, message.id, event_id, event_type, channels, payload,
+    message.created_at, message.expires_at
 FROM message
 WHERE application_id = ?1 AND id > ?2 AND id < ?3
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
@@ -26,8 +26,8 @@ LIMIT ?4;
 
 -- name: attempt_find
 -- ?1 application, ?2 message, ?3 attempt. Index message_page and primary key.
-SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url, status,
-    retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
+    status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
 FROM message
 CROSS JOIN attempt ON attempt.message_id = message.id
@@ -37,8 +37,8 @@ WHERE message.application_id = ?1 AND message.id = ?2 AND attempt.id = ?3;
 -- ?12 application, ?1 message, ?2 after id, ?3 before id, ?4 how many, filters of the message but
 -- ?7 and ?8 of when it started, ?9 delivered, ?10 status class, ?11 endpoint. Index message_page
 -- and primary key.
-SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url, status,
-    retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
+    status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
 FROM message
 CROSS JOIN attempt ON attempt.message_id = message.id
@@ -55,8 +55,8 @@ LIMIT ?4;
 -- name: attempts_of_endpoint
 -- ?1 endpoint, ?2 after id, ?3 before id, ?4 how many, filters as above. Index attempt_endpoint,
 -- then message_page.
-SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url, status,
-    retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
+    status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
 FROM attempt
 CROSS JOIN message
@@ -142,7 +142,8 @@ FROM ended WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: dead_letters_page
 -- ?1 applications in hexadecimal as JSON or NULL for all, ?2 after message, ?3 before message,
--- ?4 given up before, ?5 given up since. Index ended_dead_page; the reader stops when it has enough.
+-- ?4 given up before, ?5 given up since. Index ended_dead_page; the reader stops when it has
+-- enough.
 -- Those that are being sent again are not among them.
 SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
     cause, last_status

@@ -23,6 +23,7 @@ ON CONFLICT (key_hash) DO UPDATE SET
 SELECT id FROM message WHERE application_id = ?1 AND event_id = ?2;
 
 -- name: message_insert
+-- Appends a message. Indexes message_page, message_event, message_expiry.
 INSERT INTO message
     (application_id, id, event_id, event_type, channels, payload, created_at, expires_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
@@ -142,6 +143,7 @@ SELECT application_id, id, event_id, event_type, channels, payload, created_at, 
 FROM message WHERE application_id = ?1 AND id = ?2;
 
 -- name: attempt_insert
+-- An attempt with what came of it. One that is recorded twice is kept once.
 INSERT INTO attempt
     (message_id, id, endpoint_id, number, trigger, started_at, url, status, retry_after, body,
      body_cut, failure, failure_phase, failure_detail, dns, connect, tls, first_byte, total,
@@ -215,6 +217,7 @@ WHERE endpoint_id = ?1;
 UPDATE application SET routes_version = routes_version + 1 WHERE id = ?1;
 
 -- name: notice_insert
+-- Word for operators, raised once.
 INSERT INTO notice (id, application_id, endpoint_id, kind, detail) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (id) DO NOTHING;
 

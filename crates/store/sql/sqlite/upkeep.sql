@@ -53,6 +53,7 @@ SELECT message_id FROM delivery WHERE endpoint_id = ?1 AND state <> 1 LIMIT ?2;
 UPDATE lane SET sweep = 0 WHERE endpoint_id = ?1;
 
 -- name: task_insert
+-- A task; starting it twice is starting it once.
 INSERT INTO task
     (id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor, paced_until,
      created_at, updated_at)

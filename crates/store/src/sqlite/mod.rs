@@ -21,7 +21,7 @@ mod worker;
 mod writer;
 
 #[cfg(test)]
-mod plans;
+mod plans_tests;
 
 use crate::Result;
 use crate::error::{Error, Kind};

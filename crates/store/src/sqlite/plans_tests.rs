@@ -20,7 +20,9 @@ fn filled(analyzed: bool) -> (TempDir, Connection) {
         .execute_batch(&format!(
             "BEGIN;
              CREATE TEMP TABLE n AS
-                 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT {DELIVERIES})
+                 WITH RECURSIVE n (i) AS (
+                     SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT {DELIVERIES}
+                 )
                  SELECT i, CAST(printf('e%015d', i % {LANES}) AS BLOB) AS e,
                      CAST(printf('m%015d', i) AS BLOB) AS m, x'41' AS a FROM n;
              INSERT INTO application (id, organisation_id, name, metadata, routes_version,
@@ -28,14 +30,15 @@ fn filled(analyzed: bool) -> (TempDir, Connection) {
                  VALUES (x'41', 'org_one', 'x', '{{}}', 1, 0, 0, 0);
              INSERT INTO application (id, organisation_id, uid, name, metadata, routes_version,
                  limiter_next_at, created_at, updated_at)
-                 SELECT m, 'org_' || i % 9, 'u' || i, 'x', '{{}}', 1, 0, 0, 0 FROM n WHERE i < 500;
+                 SELECT m, 'org_' || i % 9, 'u' || i, 'x', '{{}}', 1, 0, 0, 0 FROM n
+                 WHERE i < 500;
              INSERT INTO event_type (organisation_id, name, description, archived, deprecated,
                  created_at, updated_at)
                  SELECT 'org_' || i % 9, 'n' || i, '', 0, 0, 0, 0 FROM n WHERE i < 500;
-             INSERT INTO endpoint (id, application_id, uid, url, description, version, metadata, headers,
-                 secrets, policy, created_at, updated_at)
-                 SELECT e, a, 'u' || i, 'https://x.example/', '', 1, '{{}}', '[]', '{{}}', '{{}}', 0, 0
-                 FROM n WHERE i < {LANES};
+             INSERT INTO endpoint (id, application_id, uid, url, description, version, metadata,
+                 headers, secrets, policy, created_at, updated_at)
+                 SELECT e, a, 'u' || i, 'https://x.example/', '', 1, '{{}}', '[]', '{{}}', '{{}}',
+                     0, 0 FROM n WHERE i < {LANES};
              INSERT INTO lane (endpoint_id, application_id, state, sweep, endpoint_version,
                  next_due_at, breaker, breaker_until, consecutive_failures, cooldown,
                  warned_percent, limiter_next_at, p95_ms)
