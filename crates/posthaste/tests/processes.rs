@@ -248,3 +248,34 @@ async fn orderly_restarts_under_load_lose_and_repeat_nothing() {
     assert_eq!(requests.len(), MESSAGES);
     assert!(requests.values().all(|count| *count == 1), "{requests:?}");
 }
+
+/// A probe that is lost with its worker must not keep an endpoint cut off for a whole lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_that_dies_with_its_worker_is_made_by_another() {
+    for how in ["KILL", "TERM"] {
+        let failing = [Reply::status(500), Reply::status(500)];
+        let receiver = Receiver::in_order(failing.into_iter().chain([Reply::hang()])).await;
+        let setup = without_worker()
+            .with("POSTHASTE_BREAKER__FAILURE_THRESHOLD", "2")
+            .with("POSTHASTE_BREAKER__COOLDOWN", "200ms")
+            .with("POSTHASTE_HTTP__TIMEOUT", "60s")
+            .with("POSTHASTE_SHUTDOWN__TIMEOUT", "100ms");
+        let server = setup.start();
+        let stopped = setup.worker().start();
+        let application = server.application().await;
+        let endpoint = server.endpoint(&application, &receiver.url("/"), json!({})).await;
+        for _ in 0..2 {
+            server.message(&application, "{}").await;
+        }
+        server.health_until(&application, &endpoint, |it| it["breaker"] == "half_open").await;
+        receiver.wait_for(3).await;
+        receiver.change_to(Reply::ok());
+        let _lives = setup.worker().start();
+        stopped.signal(how);
+        tokio::task::spawn_blocking(move || stopped.wait()).await.unwrap();
+        server.status_until(|status| status["delivered_last_hour"] == 2).await;
+        let path = format!("/api/v1/app/{application}/endpoint/{endpoint}/health");
+        let (_, health) = server.api("GET", &path, Value::Null).await;
+        assert_eq!(health["breaker"], "closed", "{how}: {health}");
+    }
+}

@@ -271,6 +271,22 @@ pub async fn unused_probe_frees_its_place(ground: &dyn Ground) {
     assert!(world.claim_one(worker(2)).await.delivery.probe);
 }
 
+pub async fn lost_probe_frees_its_place(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.open_breaker(&application).await;
+    world.publish(&application).await;
+    world.pass_secs(5);
+    assert!(world.claim_one(worker(1)).await.delivery.probe);
+    // Its worker stops with the probe in flight; the next one's worker dies.
+    world.store.retire(worker(1), world.now()).await.unwrap();
+    assert!(world.claim_one(worker(2)).await.delivery.probe);
+    let silent_since = world.now().after(Duration::from_micros(1));
+    assert_eq!(world.store.recover(world.now(), silent_since).await.unwrap(), 1);
+    assert!(world.claim_one(worker(3)).await.delivery.probe);
+}
+
 pub async fn quiet_when_asked(ground: &dyn Ground) {
     let world = World::new(ground).await;
     let application = world.application().await;

@@ -66,9 +66,9 @@ macro_rules! conformance_tests {
             waiting_for_a_token_costs_no_attempt, open_breaker_is_passed_over,
             open_breaker_costs_new_messages_nothing, one_probe_of_all_processes, probe_that_fails,
             probe_that_succeeds_drains, ramp_holds_over_processes, ramp_ends_when_nothing_waits,
-            early_probe_leaves_the_plan, unused_probe_frees_its_place, quiet_when_asked,
-            gone_disables, failing_disables, failing_warns, sick_lane_leaves_others_alone,
-            health_survives_a_restart,
+            early_probe_leaves_the_plan, unused_probe_frees_its_place, lost_probe_frees_its_place,
+            quiet_when_asked, gone_disables, failing_disables, failing_warns,
+            sick_lane_leaves_others_alone, health_survives_a_restart,
         }
         $crate::conformance_tests! { @group $ground; resend:
             f061_resend_of_a_waiting_one_succeeds, f061_resend_of_a_waiting_one_fails,

@@ -4,7 +4,6 @@ use super::writer::Tx;
 use crate::queries::queries;
 use crate::rows::{self, Fields};
 use crate::{Error, Kind, Result};
-use posthaste_core::breaker::Position;
 use posthaste_core::delivery::{Cause, DeliveryKey};
 use posthaste_core::endpoint::DisabledReason;
 use posthaste_core::id::{ApplicationId, EndpointId, NoticeId, WorkerId};
@@ -285,6 +284,7 @@ pub(super) struct Open {
     pub attempts: u32,
     pub lease_number: u32,
     pub lease_worker: Option<WorkerId>,
+    pub lease_until: Option<Timestamp>,
     pub accepted_at: Timestamp,
     pub last_status: Option<u16>,
 }
@@ -296,13 +296,14 @@ impl Open {
         let attempts = row.number()?;
         let (_plan_attempts, _trigger, _planned_at) = (row.int()?, row.int()?, row.opt_int()?);
         let (lease_number, lease_worker) = (row.number()?, row.opt_id()?);
-        let _lease_until = row.opt_int()?;
+        let lease_until = row.opt_time()?;
         Ok(Self {
             application_id,
             state,
             attempts,
             lease_number,
             lease_worker,
+            lease_until,
             accepted_at: row.time()?,
             last_status: row.opt_number()?,
         })
@@ -337,7 +338,8 @@ impl Tx<'_> {
     }
 
     /// Makes a leased delivery wait again, at once; one whose endpoint is disabled is held, one
-    /// whose endpoint is deleted ends. `counted`: whether its attempt stays counted.
+    /// whose endpoint is deleted ends. If it was the probe, another may go. `counted`: whether its
+    /// attempt stays counted.
     pub fn release(
         &self,
         key: DeliveryKey,
@@ -346,7 +348,12 @@ impl Tx<'_> {
         counted: bool,
     ) -> Result<()> {
         let lane = self.lane(key.endpoint_id)?;
-        let lane = lane.ok_or_else(|| Error::new(Kind::Internal, "a delivery without a lane"))?;
+        let mut lane =
+            lane.ok_or_else(|| Error::new(Kind::Internal, "a delivery without a lane"))?;
+        if open.lease_until.is_some_and(|until| lane.health.awaits(until)) {
+            lane.health.breaker.release_probe(now, Duration::ZERO);
+            self.store_lane(&lane)?;
+        }
         if lane.state == LaneState::Deleted {
             self.remove_delivery(key)?;
             let cause = Cause::EndpointDeleted;
@@ -372,13 +379,4 @@ pub(super) fn last_class(last_status: Option<u16>) -> OutcomeClass {
         Some(status) => OutcomeClass::Status(status),
         None => OutcomeClass::Failure(FailureKind::Local),
     }
-}
-
-/// Lets another probe go at once, when the one that was out came back unused.
-pub(super) fn free_probe(health: &mut Health, now: Timestamp) -> bool {
-    let half_open = matches!(health.breaker.position, Position::HalfOpen { .. });
-    if half_open {
-        health.breaker.release_probe(now, Duration::ZERO);
-    }
-    half_open
 }

@@ -2,7 +2,7 @@
 
 use super::SqliteStore;
 use super::claim::claim;
-use super::lanes::{free_probe, sql};
+use super::lanes::sql;
 use super::record::record;
 use super::writer::{Tx, Urgency};
 use crate::outbox::{
@@ -189,13 +189,6 @@ fn give_back(tx: &mut Tx<'_>, leases: &[LeasedDelivery], now: Timestamp) -> Resu
             && open.lease_worker == Some(leased.lease.worker_id);
         if !in_force {
             continue;
-        }
-        if leased.probe
-            && let Some(mut lane) = tx.lane(leased.key.endpoint_id)?
-            && free_probe(&mut lane.health, now)
-        {
-            lane.next_due_at = lane.next_due_at.map(|next| next.min(now));
-            tx.store_lane(&lane)?;
         }
         tx.release(leased.key, &open, now, false)?;
     }
