@@ -3,10 +3,10 @@
 //! **Invariant:** a record that was handed over is written, or its delivery's lease runs out; when
 //! the store is away the recorder keeps what it has and tries again, and attempts wait for room.
 
-use crate::Shared;
 use crate::lanes::Lanes;
 use crate::sketches::Sketches;
-use posthaste_core::delivery::Record;
+use crate::{POLL_EVERY, Shared};
+use posthaste_core::delivery::{Record, Verdict};
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::lane::Event;
 use posthaste_core::limits::RECORD_BATCH_MAX;
@@ -71,14 +71,24 @@ impl Records {
                     records,
                     sketches: due,
                 };
+                let due_soon = whole.records.iter().any(|(record, _)| is_due_soon(record, now));
                 let recorded = write(&shared, whole).await;
+                let due_now = recorded.due_now;
                 settle(&shared, recorded).await;
+                if due_now || due_soon {
+                    shared.queue.nudge();
+                }
             }
             if !open {
                 return;
             }
         }
     }
+}
+
+/// Whether a retry is due before the dispatcher looks by itself, so that it has to be told.
+fn is_due_soon(record: &Record, now: Timestamp) -> bool {
+    matches!(record.verdict, Verdict::RetryAt(due_at) if due_at < now.after(POLL_EVERY))
 }
 
 /// Tries until the store takes it, with growing waits.
@@ -111,9 +121,6 @@ async fn settle(shared: &Shared, recorded: Recorded) {
         announce(event);
     }
     give_back(shared, &shared.lanes, &recorded).await;
-    if recorded.due_now {
-        shared.queue.nudge();
-    }
 }
 
 /// What waits in memory for a lane that may not go now returns to the store.

@@ -107,6 +107,23 @@ async fn f058_no_due_retry_is_forgotten() {
     }
 }
 
+/// A worker that sleeps until the next due time hears of an earlier one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_that_is_due_soon_does_not_wait_for_the_next_look() {
+    const RETRIES: usize = 20;
+    let receiver = Receiver::always(Reply::status(500)).await;
+    let server = Setup::new().with("POSTHASTE_BREAKER__FAILURE_THRESHOLD", "1000").start();
+    let application = server.application().await;
+    let retry = json!({ "kind": "schedule", "delaysMs": vec![20; RETRIES], "jitter": 0.0 });
+    let more = json!({ "policy": { "retry": retry } });
+    server.endpoint(&application, &receiver.url("/"), more).await;
+    let since = Instant::now();
+    server.message(&application, "{}").await;
+    receiver.wait_for(RETRIES + 1).await;
+    // Half a second is planned; a look every second would make it some ten.
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn f059_a_name_that_does_not_resolve_is_tried_again() {
     let server = Setup::new().start();
