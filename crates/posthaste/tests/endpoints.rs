@@ -147,3 +147,89 @@ async fn an_endpoint_deleted_in_the_middle_of_its_retries_gets_no_more() {
     assert_eq!((&standing["attempts"], &standing["url"]), (&json!(1), &json!(receiver.url("/"))));
     assert_eq!(receiver.requests().len(), 1);
 }
+
+/// What is in flight while its endpoint is disabled or deleted ends with what it brings: a success
+/// counts, and a failure is not tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_outlives_its_endpoint_starts_no_other() {
+    let slow = Duration::from_secs(1);
+    let fails = Receiver::always(Reply::status(500).after(slow)).await;
+    let works = Receiver::always(Reply::ok().after(slow)).await;
+    let server = Setup::new().with("POSTHASTE_RETRY__DELAYS", "50ms,50ms").start();
+    let application = server.application().await;
+    let mut endpoints = Vec::new();
+    for receiver in [&fails, &works, &fails, &works] {
+        endpoints.push(server.endpoint(&application, &receiver.url("/"), json!({})).await);
+    }
+    let message = server.message(&application, "{}").await;
+    fails.wait_for(2).await;
+    works.wait_for(2).await;
+    for endpoint in &endpoints[..2] {
+        server.patch_endpoint(&application, endpoint, json!({ "disabled": true })).await;
+    }
+    for endpoint in &endpoints[2..] {
+        let path = format!("/api/v1/app/{application}/endpoint/{endpoint}");
+        assert_eq!(server.api("DELETE", &path, Value::Null).await.0, 204);
+    }
+    for (endpoint, state) in endpoints.iter().zip(["held", "delivered", "cancelled", "delivered"]) {
+        let standing = server.until_state((&application, &message, endpoint), state).await;
+        assert_eq!(standing["attempts"], 1, "{standing}");
+    }
+    assert_eq!((fails.requests().len(), works.requests().len()), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_deleted_application_is_cancelled() {
+    const MESSAGES: usize = 20;
+    let receiver = Receiver::always(Reply::status(500)).await;
+    let server = Setup::new().with("POSTHASTE_RETRY__DELAYS", "1s,1s").start();
+    let application = server.application().await;
+    let endpoint = server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    for _ in 0..MESSAGES {
+        server.message(&application, "{}").await;
+    }
+    receiver.wait_for(10).await;
+    server.health_until(&application, &endpoint, |health| health["breaker"] == "open").await;
+    let path = format!("/api/v1/app/{application}");
+    assert_eq!(server.api("DELETE", &path, Value::Null).await.0, 204);
+    let nothing_left = |status: &Value| {
+        let waiting = ["pending", "awaiting_retry", "in_flight", "held", "dead_letter"];
+        waiting.iter().all(|name| status[name] == 0) && status["oldest_undelivered"].is_null()
+    };
+    server.status_until(nothing_left).await;
+    let sent = receiver.requests().len();
+    // Another application is served as before, and the deleted one is not.
+    let other = server.application().await;
+    let healthy = Receiver::always(Reply::ok()).await;
+    server.endpoint(&other, &healthy.url("/"), json!({})).await;
+    server.message(&other, "{}").await;
+    healthy.wait_for(1).await;
+    assert_eq!(receiver.requests().len(), sent);
+    assert_eq!(server.api("GET", &path, Value::Null).await.0, 404);
+}
+
+/// An endpoint that said it was gone is there again.
+#[tokio::test(flavor = "multi_thread")]
+async fn f060_a_gone_endpoint_can_be_enabled_and_gets_what_it_missed() {
+    let receiver = Receiver::in_order([Reply::status(410), Reply::ok()]).await;
+    let server = Setup::new().start();
+    let application = server.application().await;
+    let endpoint = server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    let first = server.message(&application, "{}").await;
+    server.until_state((&application, &first, &endpoint), "dead_letter").await;
+    let second = server.message(&application, "{}").await;
+    server.until_state((&application, &second, &endpoint), "held").await;
+    let path = format!("/api/v1/app/{application}/msg/{second}/endpoint/{endpoint}/resend");
+    let (status, answer) = server.api("POST", &path, json!({})).await;
+    assert_eq!((status, &answer["code"]), (409, &json!("endpoint_disabled")), "{answer}");
+    server.patch_endpoint(&application, &endpoint, json!({ "disabled": false })).await;
+    let path = format!("/api/v1/app/{application}/endpoint/{endpoint}/replay");
+    let body = json!({ "since": "2020-01-01T00:00:00Z", "states": ["held", "dead_letter"] });
+    assert_eq!(server.api("POST", &path, body).await.0, 202);
+    for message in [&first, &second] {
+        server.until_state((&application, message, &endpoint), "delivered").await;
+    }
+    assert_eq!(receiver.requests().len(), 3);
+    let shown = server.endpoint_now(&application, &endpoint).await;
+    assert_eq!((&shown["disabled"], &shown["disabledReason"]), (&json!(false), &Value::Null));
+}
