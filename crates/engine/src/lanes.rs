@@ -9,6 +9,7 @@
 //! not a success, which together get at most half. So no number of sick endpoints can take the
 //! room of the healthy ones.
 
+use async_trait::async_trait;
 use posthaste_core::breaker::Weight;
 use posthaste_core::delivery::{Class, LeasedDelivery};
 use posthaste_core::id::{EndpointId, WorkerId};
@@ -55,6 +56,8 @@ pub struct Lanes {
     start: Box<dyn Fn(Job) + Send + Sync>,
     /// Room appeared that a claim could fill.
     pub freed: Notify,
+    /// Memory has room again after it was full.
+    relief: Notify,
 }
 
 #[derive(Default)]
@@ -109,7 +112,8 @@ impl Lanes {
         start: Box<dyn Fn(Job) + Send + Sync>,
     ) -> Self {
         let table = Mutex::default();
-        Self { table, worker_id, lease_for, rules, capacity, clock, start, freed: Notify::new() }
+        let (freed, relief) = (Notify::new(), Notify::new());
+        Self { table, worker_id, lease_for, rules, capacity, clock, start, freed, relief }
     }
 
     pub fn occupancy(&self) -> Occupancy {
@@ -197,6 +201,9 @@ impl Lanes {
         table.list(id);
         let next = self.next(&mut table);
         let more = next.is_some() && !table.ready.is_empty();
+        if !self.is_full(&table) {
+            self.relief.notify_waiters();
+        }
         if backlog || next.is_none() {
             self.freed.notify_one();
         }
@@ -308,11 +315,17 @@ impl Lanes {
         None
     }
 
+    fn is_full(&self, table: &Table) -> bool {
+        table.waiting >= self.capacity.waiting_max
+            || table.waiting_bytes >= self.capacity.waiting_bytes_max
+    }
+
     fn lane_max(&self, lane: &Lane) -> u32 {
         lane.health.ramp.unwrap_or(u32::MAX).min(lane.window).min(self.rules.in_flight_max)
     }
 }
 
+#[async_trait]
 impl FastPath for Lanes {
     fn terms(&self) -> Option<LeaseTerms> {
         let stopping = self.lock().stopping;
@@ -358,6 +371,20 @@ impl FastPath for Lanes {
 
     fn release(&self, room: Room) {
         self.lock().unreserve(&room);
+    }
+
+    async fn relieved(&self) {
+        loop {
+            let relief = self.relief.notified();
+            let full = {
+                let table = self.lock();
+                self.is_full(&table) && !table.stopping
+            };
+            if !full {
+                return;
+            }
+            relief.await;
+        }
     }
 }
 

@@ -12,7 +12,11 @@ pub use offer::{FastPath, Job, Offer, Room};
 use posthaste_store::outbox::{Claim, Claimed};
 use posthaste_store::{Result, Store};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// How long a publisher is held back at the most.
+const PACE_MAX: Duration = Duration::from_millis(250);
 
 /// The queue engine that needs no broker: due times and leases in the store.
 pub struct Queue {
@@ -31,6 +35,15 @@ impl Queue {
     /// a process has one worker.
     pub fn attach(&self, fast_path: Arc<dyn FastPath>) {
         let _ = self.fast_path.set(fast_path);
+    }
+
+    /// Holds a publisher back while this process's worker has as much in memory as it may: what is
+    /// accepted beyond that takes the longer road through the store, which leaves even less time
+    /// for sending. Waits a moment at the most, so that a backlog can still grow.
+    pub async fn pace(&self) {
+        if let Some(fast_path) = self.fast_path.get() {
+            let _ = tokio::time::timeout(PACE_MAX, fast_path.relieved()).await;
+        }
     }
 
     /// Tells the worker of this process that something may be due.

@@ -1,6 +1,7 @@
 //! The fast path: deliveries that are committed already leased to the process that accepted them.
 
 use crate::Queue;
+use async_trait::async_trait;
 use posthaste_core::delivery::{Class, DeliveryKey, Lease, LeasedDelivery, Trigger};
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::EndpointId;
@@ -18,6 +19,7 @@ pub struct Job {
 }
 
 /// The worker's side of the fast path.
+#[async_trait]
 pub trait FastPath: Send + Sync {
     /// The terms of a lease taken now, or `None` when the worker takes nothing (it is stopping).
     fn terms(&self) -> Option<LeaseTerms>;
@@ -31,6 +33,9 @@ pub trait FastPath: Send + Sync {
 
     /// Gives reserved room back unused.
     fn release(&self, room: Room);
+
+    /// Returns when there is room in memory again; at once, if there is.
+    async fn relieved(&self);
 }
 
 /// Reserved room for one delivery.

@@ -25,8 +25,9 @@ use tokio::sync::{Semaphore, oneshot};
 
 /// Jobs that may wait for the thread; further callers wait for a place.
 const JOBS_WAITING_MAX: usize = 8_192;
-/// How long a job that is not urgent may wait for an urgent one to share its commit.
-pub(super) const LAZY_WAIT: Duration = Duration::from_millis(2);
+/// How long a job that is not urgent may wait for an urgent one to share its commit. A record that
+/// waits so long can be lost with the process, and its delivery is then sent once more.
+pub(super) const LAZY_WAIT: Duration = Duration::from_millis(8);
 /// Under load, commits begin at least this far apart: more of them would only cost processor time.
 const COMMIT_SPACING: Duration = Duration::from_millis(2);
 /// Under load, this part of the time that the last commit took is waited after its end, so that
