@@ -12,6 +12,8 @@ pub enum NameError {
     Length,
     #[error("may only hold letters, digits, `-`, `_` and `.`")]
     Character,
+    #[error("must not be `.` or `..`, which mean another place in a path")]
+    Dots,
     #[error("must not start with `{0}`, which is reserved for ids")]
     ReservedPrefix(&'static str),
 }
@@ -118,7 +120,12 @@ fn check(text: &str) -> Result<(), NameError> {
         return Err(NameError::Length);
     }
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if text.bytes().all(allowed) { Ok(()) } else { Err(NameError::Character) }
+    if !text.bytes().all(allowed) {
+        return Err(NameError::Character);
+    }
+    // Clients put names into paths, and most resolve these before they send: to delete an endpoint
+    // named `..` would be to delete its application.
+    if matches!(text, "." | "..") { Err(NameError::Dots) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -132,6 +139,9 @@ mod tests {
         assert_eq!(EventTypeName::new(&"a".repeat(257)), Err(NameError::Length));
         assert_eq!(Channel::new("a b"), Err(NameError::Character));
         assert_eq!(Channel::new("é"), Err(NameError::Character));
+        assert_eq!(EndpointUid::new("."), Err(NameError::Dots));
+        assert_eq!(EndpointUid::new(".."), Err(NameError::Dots));
+        assert!(EndpointUid::new("...").is_ok());
         assert_eq!(EventId::new("msg_1"), Err(NameError::ReservedPrefix("msg_")));
         assert!(OrganisationId::new("org_svix_python_tests").is_some());
         assert!(OrganisationId::new("app_x").is_none());
