@@ -9,11 +9,11 @@ use crate::wire::message::channels;
 use crate::wire::time::Time;
 use crate::wire::{metadata, not_null, nullable, plain_text, throttle_rate};
 use posthaste_core::endpoint::{
-    DisabledReason, Endpoint, EndpointPolicy, EndpointUrl, Metadata, UrlError,
+    DisabledReason, Endpoint, EndpointPolicy, EndpointUrl, Metadata, PolicyError, UrlError,
 };
 use posthaste_core::event::{Channel, EndpointUid, EventTypeName};
 use posthaste_core::limiter::RateLimit;
-use posthaste_core::limits::{ENDPOINT_CHANNELS_MAX, ENDPOINT_EVENT_TYPES_MAX, TIMEOUT_MAX};
+use posthaste_core::limits::{ENDPOINT_CHANNELS_MAX, ENDPOINT_EVENT_TYPES_MAX};
 use posthaste_core::retry::RetryPolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -382,30 +382,26 @@ fn event_types(
     Some(names)
 }
 
+/// The domain's own bounds: what they refuse could be written but never be read again.
 fn policy_of(problems: &mut Problems, given: Policy) -> EndpointPolicy {
-    let timeout_ms_max = u32::try_from(TIMEOUT_MAX.as_millis()).unwrap_or(u32::MAX);
-    if given.timeout_ms.is_some_and(|ms| ms == 0 || ms > timeout_ms_max) {
-        problems.add_at(&["policy", "timeoutMs"], format!("must be 1 to {timeout_ms_max}"));
-    }
-    for status in &given.final_statuses {
-        if !(300..=599).contains(status) {
-            problems.add_at(&["policy", "finalStatuses"], "must be statuses from 300 to 599");
-        }
-    }
-    if let Some(agent) = &given.user_agent {
-        let visible = agent.bytes().all(|byte| (0x20..0x7F).contains(&byte));
-        if agent.is_empty() || agent.len() > 256 || !visible {
-            let message = "must have 1 to 256 printable ASCII characters";
-            problems.add_at(&["policy", "userAgent"], message);
-        }
-    }
-    EndpointPolicy {
+    let policy = EndpointPolicy {
         retry: given.retry,
         timeout_ms: given.timeout_ms,
         rate_limit: given.rate_limit,
         final_statuses: given.final_statuses,
         user_agent: given.user_agent,
-    }
+    };
+    policy.checked().unwrap_or_else(|error| {
+        let field = match error {
+            PolicyError::Retry(_) => "retry",
+            PolicyError::RateLimit(_) => "rateLimit",
+            PolicyError::Timeout => "timeoutMs",
+            PolicyError::FinalStatus | PolicyError::FinalStatusCount => "finalStatuses",
+            PolicyError::UserAgent => "userAgent",
+        };
+        problems.add_at(&["policy", field], error);
+        EndpointPolicy::default()
+    })
 }
 
 #[cfg(test)]
@@ -427,7 +423,9 @@ mod tests {
             (r#"{"timeoutMs":0}"#, "timeoutMs"),
             (r#"{"timeoutMs":60001}"#, "timeoutMs"),
             (r#"{"finalStatuses":[200]}"#, "finalStatuses"),
+            (&format!(r#"{{"finalStatuses":{:?}}}"#, vec![404; 65]), "finalStatuses"),
             (r#"{"userAgent":"a\nb"}"#, "userAgent"),
+            (r#"{"userAgent":" a"}"#, "userAgent"),
             (r#"{"rateLimit":{"count":0,"periodMs":1000}}"#, "rateLimit"),
             (r#"{"retry":{"kind":"schedule","delaysMs":[1],"jitter":2}}"#, "jitter"),
             (r#"{"unknown":1}"#, "unknown"),
