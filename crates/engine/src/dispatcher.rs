@@ -1,5 +1,6 @@
 //! Claims what is due, as much as there is room for, and sleeps until the next due time or a nudge.
 
+use crate::lanes::Asked;
 use crate::{POLL_EVERY, Shared, lease_for};
 use posthaste_core::limits::CLAIM_BATCH_MAX;
 use posthaste_core::time::{Timestamp, within};
@@ -45,13 +46,14 @@ async fn claim(shared: &Shared) -> posthaste_store::Result<Duration> {
         return Ok(POLL_EVERY);
     }
     let deliveries_max = room.min(CLAIM_BATCH_MAX);
+    let full = shared.lanes.full(LANE_MAX);
     let claim = Claim {
         worker_id: shared.settings.worker_id,
         now: shared.clock.now(),
         lease_for: lease_for(&shared.settings),
         deliveries_max,
         lane_max: LANE_MAX as usize,
-        full: shared.lanes.full(LANE_MAX),
+        full: full.clone(),
         rules: shared.settings.rules,
     };
     let claimed = shared.queue.claim(claim).await?;
@@ -59,10 +61,9 @@ async fn claim(shared: &Shared) -> posthaste_store::Result<Duration> {
     shared.metrics.claimed(count);
     let now = shared.clock.now();
     let next_due_at = claimed.next_due_at;
-    shared.lanes.take_claimed(claimed.lanes, LANE_MAX);
-    if next_due_at.is_none_or(|due| due > now) && count < deliveries_max {
-        shared.lanes.clear_backlogs();
-    }
+    let had_all = next_due_at.is_none_or(|due| due > now) && count < deliveries_max;
+    let asked = Asked { lane_max: LANE_MAX, full: full.into_iter().collect(), had_all };
+    shared.lanes.take_claimed(claimed.lanes, &asked);
     Ok(sleep_for(next_due_at, now))
 }
 

@@ -12,6 +12,7 @@
 use async_trait::async_trait;
 use posthaste_core::breaker::Weight;
 use posthaste_core::delivery::{Class, LeasedDelivery};
+use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::{EndpointId, WorkerId};
 use posthaste_core::lane::{Admission, Health, LaneRules};
 use posthaste_core::time::{Clock, Timestamp};
@@ -32,6 +33,8 @@ const LANE_WAITING_MAX: usize = 1_024;
 /// A job that has waited so long goes back to the store, where others can take it and where its
 /// lease does not run down.
 const WAITING_FOR_MAX: Duration = Duration::from_secs(4);
+/// Endpoints of one message that are asked whether they have more to do than memory holds.
+const PRESSURE_LOOKS_MAX: usize = 64;
 /// A lane that did nothing for so long is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
@@ -70,6 +73,8 @@ struct Table {
     in_flight_unproven: usize,
     waiting: usize,
     waiting_bytes: usize,
+    /// Somebody waits for memory to have room again.
+    pressed: bool,
     stopping: bool,
 }
 
@@ -89,8 +94,26 @@ struct Lane {
     turns: u32,
     /// The store has due deliveries of this lane: new ones queue behind them.
     backlog: bool,
+    /// It has them because memory had no room, not because the endpoint is unwell.
+    overflowed: bool,
     listed: bool,
     used_at: Timestamp,
+}
+
+/// What a claim asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    pub lane_max: u32,
+    /// Lanes that were asked for less.
+    pub full: HashMap<EndpointId, u32>,
+    /// The claim was not cut off, and left nothing due but in lanes that gave all they were asked.
+    pub had_all: bool,
+}
+
+impl Asked {
+    fn room(&self, id: EndpointId) -> u32 {
+        self.full.get(&id).copied().unwrap_or(self.lane_max)
+    }
 }
 
 /// What there is to see from outside.
@@ -146,29 +169,31 @@ impl Lanes {
             .collect()
     }
 
-    /// Takes what a claim brought and starts what may start. A lane that gave less than it was
-    /// asked for has nothing due left.
-    pub fn take_claimed(&self, claimed: Vec<ClaimedLane>, lane_max: u32) {
+    /// Takes what a claim brought and starts what may start, and learns which lanes have something
+    /// due left in the store: those that gave all they were asked for, and those that had no room.
+    pub fn take_claimed(&self, claimed: Vec<ClaimedLane>, asked: &Asked) {
         let now = self.clock.now();
         let mut table = self.lock();
+        if asked.had_all {
+            for (id, lane) in &mut table.lanes {
+                lane.backlog &= asked.room(*id) == 0;
+                lane.overflowed &= lane.backlog;
+            }
+        }
         for claimed_lane in claimed {
             let id = claimed_lane.endpoint.id;
             let lane = table.lane(id, now);
             lane.health = claimed_lane.health;
-            lane.backlog = claimed_lane.deliveries.len() >= lane_max.min(2 * lane.window) as usize;
+            lane.backlog =
+                !asked.had_all || claimed_lane.deliveries.len() >= asked.room(id) as usize;
+            lane.overflowed &= lane.backlog;
             for (delivery, message) in claimed_lane.deliveries {
                 let endpoint = claimed_lane.endpoint.clone();
                 table.wait(now, Job { delivery, message, endpoint });
             }
         }
         self.pump(table);
-    }
-
-    /// The whole store has nothing due: no lane has a backlog.
-    pub fn clear_backlogs(&self) {
-        for lane in self.lock().lanes.values_mut() {
-            lane.backlog = false;
-        }
+        self.relief.notify_waiters();
     }
 
     /// An attempt ended. Returns the next job for the same task, if one may go.
@@ -201,7 +226,8 @@ impl Lanes {
         table.list(id);
         let next = self.next(&mut table);
         let more = next.is_some() && !table.ready.is_empty();
-        if !self.is_full(&table) {
+        if table.pressed && table.waiting < self.capacity.waiting_max / 4 * 3 {
+            table.pressed = false;
             self.relief.notify_waiters();
         }
         if backlog || next.is_none() {
@@ -315,9 +341,17 @@ impl Lanes {
         None
     }
 
-    fn is_full(&self, table: &Table) -> bool {
-        table.waiting >= self.capacity.waiting_max
-            || table.waiting_bytes >= self.capacity.waiting_bytes_max
+    /// Whether one of the endpoints, well as it is, has more to do than memory holds.
+    fn presses(&self, endpoints: &[Arc<Endpoint>]) -> bool {
+        let mut table = self.lock();
+        let is_full = table.waiting >= self.capacity.waiting_max
+            || table.waiting_bytes >= self.capacity.waiting_bytes_max;
+        let overflowed = |endpoint: &Arc<Endpoint>| {
+            table.lanes.get(&endpoint.id).is_some_and(|lane| lane.overflowed && lane.proven)
+        };
+        let presses = is_full || endpoints.iter().take(PRESSURE_LOOKS_MAX).any(overflowed);
+        table.pressed |= presses;
+        presses && !table.stopping
     }
 
     fn lane_max(&self, lane: &Lane) -> u32 {
@@ -350,6 +384,7 @@ impl FastPath for Lanes {
         }
         if !fits || !lane_fits {
             lane.backlog = true;
+            lane.overflowed = lane.proven;
             return None;
         }
         lane.reserved += 1;
@@ -373,14 +408,10 @@ impl FastPath for Lanes {
         self.lock().unreserve(&room);
     }
 
-    async fn relieved(&self) {
+    async fn relieved(&self, endpoints: &[Arc<Endpoint>]) {
         loop {
             let relief = self.relief.notified();
-            let full = {
-                let table = self.lock();
-                self.is_full(&table) && !table.stopping
-            };
-            if !full {
+            if !self.presses(endpoints) {
                 return;
             }
             relief.await;
@@ -462,6 +493,7 @@ impl Lane {
             reserved: 0,
             turns: 0,
             backlog: false,
+            overflowed: false,
             listed: false,
             used_at: now,
         }

@@ -226,7 +226,8 @@ fn what_waited_too_long_goes_back_to_the_store() {
     bench.clock.0.store(later.as_micros(), Ordering::Relaxed);
     assert_eq!(bench.lanes.tidy().len(), 2);
     assert!(!bench.accept(1, 7, Class::First), "those in the store go first");
-    bench.lanes.clear_backlogs();
+    let asked = Asked { lane_max: 32, had_all: true, ..Asked::default() };
+    bench.lanes.take_claimed(Vec::new(), &asked);
     assert!(bench.accept(1, 8, Class::First));
 }
 
@@ -287,4 +288,25 @@ proptest! {
         let table = bench.lanes.lock();
         prop_assert_eq!((table.in_flight_unproven, table.waiting_bytes), (0, 0));
     }
+}
+
+#[tokio::test]
+async fn a_publisher_is_held_back_until_memory_has_room_for_its_endpoints() {
+    let bench = Bench::new();
+    let first = job(1, 0, Class::First);
+    // The lane has answered well, so that it is the memory that is short and not the endpoint.
+    assert!(bench.accept(1, 0, Class::First));
+    bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK);
+    let accepted = (1..).take_while(|message| bench.accept(1, *message, Class::First)).count();
+    assert!(accepted >= CAPACITY.waiting_max - 10, "{accepted}");
+    let endpoints = [first.endpoint];
+    let held = tokio::time::timeout(QUICK, bench.lanes.relieved(&endpoints)).await;
+    assert!(held.is_err(), "nothing has room");
+
+    let other = [job(2, 0, Class::First).endpoint];
+    while bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK).is_some() {}
+    bench.lanes.relieved(&other).await;
+    let asked = Asked { lane_max: 32, had_all: true, ..Asked::default() };
+    bench.lanes.take_claimed(Vec::new(), &asked);
+    bench.lanes.relieved(&endpoints).await;
 }

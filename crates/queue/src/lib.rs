@@ -9,6 +9,7 @@ mod offer;
 
 pub use offer::{FastPath, Job, Offer, Room};
 
+use posthaste_core::routing::Routes;
 use posthaste_store::outbox::{Claim, Claimed};
 use posthaste_store::{Result, Store};
 use std::sync::{Arc, OnceLock};
@@ -37,12 +38,13 @@ impl Queue {
         let _ = self.fast_path.set(fast_path);
     }
 
-    /// Holds a publisher back while this process's worker has as much in memory as it may: what is
-    /// accepted beyond that takes the longer road through the store, which leaves even less time
-    /// for sending. Waits a moment at the most, so that a backlog can still grow.
-    pub async fn pace(&self) {
+    /// Holds a publisher back while this process's worker has as much in memory for the endpoints
+    /// as it may: what is accepted beyond that takes the longer road through the store, which
+    /// leaves even less time for sending. Waits a moment at the most, so a backlog can still grow.
+    pub async fn pace(&self, routes: &Routes) {
         if let Some(fast_path) = self.fast_path.get() {
-            let _ = tokio::time::timeout(PACE_MAX, fast_path.relieved()).await;
+            let relieved = fast_path.relieved(&routes.endpoints);
+            let _ = tokio::time::timeout(PACE_MAX, relieved).await;
         }
     }
 

@@ -34,8 +34,9 @@ pub trait FastPath: Send + Sync {
     /// Gives reserved room back unused.
     fn release(&self, room: Room);
 
-    /// Returns when there is room in memory again; at once, if there is.
-    async fn relieved(&self);
+    /// Returns when there is room in memory for deliveries to these endpoints; at once, if there
+    /// is. Endpoints that do not answer well are not waited for.
+    async fn relieved(&self, endpoints: &[Arc<Endpoint>]);
 }
 
 /// Reserved room for one delivery.

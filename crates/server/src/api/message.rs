@@ -96,10 +96,10 @@ async fn accept(
     idempotency: Option<IdempotencyKey>,
 ) -> Result<Option<MessageId>> {
     let (store, queue) = (&call.shared.store, &call.shared.queue);
-    queue.pace().await;
     for _ in 0..ROUTE_TRIES {
         let routes = store.routes(message.application_id).await?;
         let routes = routes.ok_or(Refusal::not_found("Application"))?;
+        queue.pace(&routes).await;
         let offer = queue.offer(&routes, message.clone());
         let acceptance = Acceptance {
             message: message.clone(),
