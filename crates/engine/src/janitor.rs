@@ -1,10 +1,14 @@
 //! Keeps the store well while the worker runs: heartbeat, recovery, sweeps and tasks, retention.
+//!
+//! **Invariant:** while the store is away, nobody can say that it lives; so a worker's silence
+//! counts only for who could write all the time itself.
 
 use crate::{POLL_EVERY, Shared};
 use posthaste_core::limits::{HEARTBEAT_EVERY, HEARTBEAT_LOST_AFTER};
+use posthaste_core::time::Timestamp;
 use posthaste_store::upkeep::Step;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -14,9 +18,10 @@ const STEP_PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs until it is aborted: the worker says that it lives until its last attempt is recorded.
 pub async fn run(shared: Arc<Shared>) {
+    let pulse = Mutex::new(Pulse::default());
     tokio::join!(
-        every(HEARTBEAT_EVERY, || heartbeat(&shared)),
-        every(HEARTBEAT_EVERY, || recover(&shared)),
+        every(HEARTBEAT_EVERY, || heartbeat(&shared, &pulse)),
+        every(HEARTBEAT_EVERY, || recover(&shared, &pulse)),
         every(TIDY_EVERY, || tidy(&shared)),
         every(PRUNE_EVERY, || prune(&shared)),
         steps(&shared),
@@ -30,16 +35,51 @@ async fn every<F: Future<Output = ()>>(period: Duration, mut work: impl FnMut() 
     }
 }
 
-async fn heartbeat(shared: &Shared) {
-    let beat = shared.store.heartbeat(shared.settings.worker_id, shared.clock.now()).await;
-    if let Err(error) = beat {
-        tracing::warn!(%error, "janitor.heartbeat_failed");
+/// When this worker's own heartbeats were written.
+#[derive(Default)]
+struct Pulse {
+    last: Option<Timestamp>,
+    /// Since when none was missed.
+    steady_since: Option<Timestamp>,
+}
+
+impl Pulse {
+    /// A heartbeat was written at `now`.
+    fn beat(&mut self, now: Timestamp) {
+        if !self.is_fresh(now) {
+            self.steady_since = Some(now);
+        }
+        self.last = Some(now);
+    }
+
+    /// Who has not been heard of since is dead. Before our own are steady, nobody is taken for
+    /// dead because of silence: after an outage everybody needs a while to be heard of again.
+    fn silent_since(&self, now: Timestamp) -> Timestamp {
+        let is_steady =
+            self.steady_since.is_some_and(|since| now.since(since) >= HEARTBEAT_LOST_AFTER);
+        if is_steady && self.is_fresh(now) {
+            now.before(HEARTBEAT_LOST_AFTER)
+        } else {
+            Timestamp::MIN
+        }
+    }
+
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        self.last.is_some_and(|last| now.since(last) <= HEARTBEAT_LOST_AFTER / 2)
     }
 }
 
-async fn recover(shared: &Shared) {
+async fn heartbeat(shared: &Shared, pulse: &Mutex<Pulse>) {
+    match shared.store.heartbeat(shared.settings.worker_id, shared.clock.now()).await {
+        Ok(()) => pulse.lock().unwrap_or_else(PoisonError::into_inner).beat(shared.clock.now()),
+        Err(error) => tracing::warn!(%error, "janitor.heartbeat_failed"),
+    }
+}
+
+async fn recover(shared: &Shared, pulse: &Mutex<Pulse>) {
     let now = shared.clock.now();
-    match shared.store.recover(now, now.before(HEARTBEAT_LOST_AFTER)).await {
+    let silent_since = pulse.lock().unwrap_or_else(PoisonError::into_inner).silent_since(now);
+    match shared.store.recover(now, silent_since).await {
         Ok(0) => {}
         Ok(deliveries) => {
             shared.metrics.recovered(deliveries);
@@ -85,5 +125,30 @@ async fn steps(shared: &Shared) {
             }
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f072_silence_counts_only_for_who_was_heard_all_the_time() {
+        let at = Timestamp::from_secs;
+        let mut pulse = Pulse::default();
+        assert_eq!(pulse.silent_since(at(100)), Timestamp::MIN);
+        for second in (100..112).step_by(3) {
+            assert_eq!(pulse.silent_since(at(second)), Timestamp::MIN, "{second}");
+            pulse.beat(at(second));
+        }
+        pulse.beat(at(112));
+        assert_eq!(pulse.silent_since(at(112)), at(100));
+        // The store is away until 130, then it takes as long again until all were heard of.
+        assert_eq!(pulse.silent_since(at(119)), Timestamp::MIN);
+        for second in (130..=142).step_by(3) {
+            pulse.beat(at(second));
+            let silent_since = pulse.silent_since(at(second));
+            assert_eq!(silent_since, if second < 142 { Timestamp::MIN } else { at(130) });
+        }
     }
 }

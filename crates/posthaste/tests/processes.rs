@@ -279,3 +279,33 @@ async fn a_probe_that_dies_with_its_worker_is_made_by_another() {
         assert_eq!(health["breaker"], "closed", "{how}: {health}");
     }
 }
+
+/// While nobody can write, nobody can say that it lives. That makes nobody dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn f072_a_database_that_was_away_makes_no_living_worker_a_dead_one() {
+    const DELIVERIES: usize = 8;
+    let away_for = LONGER_THAN_A_HEARTBEAT + Duration::from_secs(2);
+    let slow = Reply::ok().after(away_for + Duration::from_secs(5));
+    let receiver = Receiver::always(slow).await;
+    let setup = without_worker().with("POSTHASTE_HTTP__TIMEOUT", "60s");
+    let server = setup.start();
+    let worker = setup.worker();
+    let workers = [worker.start(), worker.start(), worker.start()];
+    let application = server.application().await;
+    for number in 0..DELIVERIES {
+        server.endpoint(&application, &receiver.url(&format!("/{number}")), json!({})).await;
+    }
+    server.message(&application, "{}").await;
+    receiver.wait_for(DELIVERIES).await;
+    let holder = rusqlite::Connection::open(setup.folder().join("posthaste.db")).unwrap();
+    holder.busy_timeout(PATIENCE).unwrap();
+    holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    // For as long as that, not until something happens.
+    tokio::time::sleep(away_for).await;
+    holder.execute_batch("ROLLBACK").unwrap();
+    server.status_until(|status| status["delivered_last_hour"] == DELIVERIES).await;
+    assert_eq!(receiver.requests().len(), DELIVERIES);
+    for worker in workers {
+        assert!(worker.logged("janitor.recovered_leases").is_empty());
+    }
+}
