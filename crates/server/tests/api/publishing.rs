@@ -2,6 +2,7 @@
 
 use crate::common::{Reply, Server, id_of};
 use http::Method;
+use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::{EndpointId, MessageId, WorkerId};
 use posthaste_core::time::Timestamp;
 use posthaste_queue::{FastPath, Job, Room};
@@ -128,6 +129,7 @@ struct Taker {
     taken: Mutex<Vec<MessageId>>,
 }
 
+#[async_trait::async_trait]
 impl FastPath for Taker {
     fn terms(&self) -> Option<LeaseTerms> {
         let worker_id = WorkerId::from_bytes([7; 16]);
@@ -146,6 +148,8 @@ impl FastPath for Taker {
     fn release(&self, _: Room) {
         self.released.fetch_add(1, Ordering::SeqCst);
     }
+
+    async fn relieved(&self, _: &[Arc<Endpoint>]) {}
 }
 
 #[tokio::test]
