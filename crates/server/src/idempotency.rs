@@ -4,6 +4,9 @@
 //! for `limits::IDEMPOTENCY_KEPT_FOR` and given again; any other answer frees the key. The same key
 //! with another body is refused with 422, because one of the two would be lost silently.
 //!
+//! **Invariant:** a key that comes with an application token belongs to that application too: a
+//! kept answer is never given to a caller who could not have asked for it.
+//!
 //! Publishing does not go through `once`: its key is committed together with the message.
 
 use crate::call::{Answer, Call};
@@ -38,8 +41,9 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>> {
 pub(crate) fn stored_key(call: &Call) -> Option<IdempotencyKey> {
     let key = call.idempotency_key.as_deref()?;
     let mut context = Context::new(&SHA256);
+    let application = call.caller.application.map(|id| id.to_string());
     let parts = [call.caller.organisation.as_str(), &call.uri_path, call.query.as_str(), key];
-    for part in parts {
+    for part in parts.into_iter().chain(application.as_deref()) {
         context.update(part.as_bytes());
         // No part holds a NUL, so no two different requests can run together.
         context.update(&[0]);

@@ -63,3 +63,30 @@ async fn who_may_do_what() {
         assert_eq!(refused["code"], "authentication_failed");
     }
 }
+
+#[tokio::test]
+async fn a_kept_answer_is_not_given_to_another_application() {
+    let server = Server::start().await;
+    let (own, other) = (server.application("Own").await, server.application("Other").await);
+    let organisation = OrganisationId::new("org_tests").unwrap();
+    let mint = |application: &str| {
+        let grant = ApplicationGrant {
+            organisation: &organisation,
+            application: application.parse().unwrap(),
+            feature_flags: &[],
+            read_only: false,
+        };
+        auth::mint_application(&keys(), &grant, server.clock.now(), Duration::from_secs(3_600))
+    };
+    let path = format!("/api/v1/app/{own}/endpoint");
+    let post = async |token: &str, body: &str| {
+        let headers = [("idempotency-key", "once")];
+        server.call_as(token, Method::POST, &path, &headers, body).await
+    };
+    let body = r#"{"url":"http://a.test/?token=secret"}"#;
+    let made = post(&mint(&own), body).await.expect(201);
+    assert_eq!(post(&mint(&own), body).await.expect(201)["id"], made["id"]);
+    // With the right body, and with another one, which must not tell that the key is known.
+    post(&mint(&other), body).await.expect(404);
+    post(&mint(&other), r#"{"url":"http://b.test"}"#).await.expect(404);
+}
