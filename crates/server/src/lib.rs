@@ -20,6 +20,7 @@ mod idempotency;
 mod page;
 mod query;
 mod serve;
+mod stall;
 mod traffic;
 mod wire;
 

@@ -1,6 +1,7 @@
 //! The listener: connections, their bounds, and an orderly end.
 
 use crate::fallback;
+use crate::stall::Impatient;
 use axum::Router;
 use axum::response::Response;
 use axum::routing::future::RouteFuture;
@@ -26,6 +27,8 @@ pub struct ServeLimits {
     pub connections_max: usize,
     /// A client whose request head takes longer is cut off; also ends idle connections.
     pub head_time_max: Duration,
+    /// A client that takes nothing of its answer for so long is cut off.
+    pub stall_time_max: Duration,
     /// How long requests in flight may still take after the stop.
     pub drain_time_max: Duration,
 }
@@ -35,6 +38,7 @@ impl Default for ServeLimits {
         Self {
             connections_max: 4_096,
             head_time_max: Duration::from_secs(60),
+            stall_time_max: Duration::from_secs(60),
             drain_time_max: Duration::from_secs(10),
         }
     }
@@ -83,7 +87,7 @@ pub async fn serve(
                 continue;
             }
         };
-        let connection = http.serve_connection(io_of(stream), Front(routes.clone()));
+        let connection = http.serve_connection(io_of(stream, limits), Front(routes.clone()));
         let connection = graceful.watch(connection);
         connections.spawn(async move {
             // A client's broken connection is its own affair.
@@ -123,11 +127,11 @@ impl hyper::service::Service<Request<Incoming>> for Front {
     }
 }
 
-fn io_of(stream: TcpStream) -> TokioIo<TcpStream> {
+fn io_of(stream: TcpStream, limits: ServeLimits) -> TokioIo<Impatient> {
     // Answers are written whole; waiting for more to send would only delay them. A socket that
     // refuses the option still works.
     let _ = stream.set_nodelay(true);
-    TokioIo::new(stream)
+    TokioIo::new(Impatient::new(stream, limits.stall_time_max))
 }
 
 /// Errors of the connection that was to be accepted, not of the listener.

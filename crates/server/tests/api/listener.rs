@@ -83,6 +83,20 @@ async fn a_head_that_never_ends_is_cut_off() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_nothing_is_cut_off() {
+    let limits =
+        ServeLimits { stall_time_max: Duration::from_millis(50), ..ServeLimits::default() };
+    let server = Server::start_with(|_| {}, limits).await;
+    let mut deaf = TcpStream::connect(server.address).await.unwrap();
+    let ask = "GET /api/v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(64);
+    // The answers are more than sockets hold: sooner or later the server has to wait for us, then
+    // it takes no more requests, and in the end the write fails.
+    let cut_off = async { while deaf.write_all(ask.as_bytes()).await.is_ok() {} };
+    tokio::time::timeout(posthaste_testkit::PATIENCE, cut_off).await.unwrap();
+    server.get("/api/v1/health").await.expect(200);
+}
+
+#[tokio::test]
 async fn more_connections_than_allowed_wait_their_turn() {
     let limits = ServeLimits { connections_max: 1, ..ServeLimits::default() };
     let server = Server::start_with(|_| {}, limits).await;
