@@ -32,7 +32,9 @@ impl Client {
             })?;
         let token = token.trim();
         if token.is_empty() || !token.bytes().all(|byte| (0x21..0x7F).contains(&byte)) {
-            return Err(Failure::usage("the token is empty or holds characters no token has"));
+            return Err(Failure::usage(
+                "the token is empty or holds characters no token has (--token, POSTHASTE_TOKEN)",
+            ));
         }
         let mut config = Agent::config_builder()
             .http_status_as_error(false)

@@ -34,6 +34,8 @@ pub const USER_AGENT: &str =
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// A key of HMAC should be as long as its hash (RFC 7518 section 3.2).
+const JWT_SECRET_BYTES_LEAST: usize = 32;
 
 /// Everything that can be set, checked.
 #[derive(Clone, Debug)]
@@ -144,7 +146,7 @@ impl Config {
             })?,
             public_url: optional(&layers, "public_url", public_url)?,
             database: parse(&layers, "database_url", database)?,
-            jwt_secret: optional(&layers, "jwt_secret", JwtSecret::new)?,
+            jwt_secret: jwt_secret(&layers, &mut warnings)?,
             allowed: parse(&layers, "allowed_networks", |text| {
                 Allowed::parse(text).map_err(|error| error.to_string())
             })?,
@@ -324,6 +326,17 @@ fn disable_after(text: &str) -> Parsed<Option<Duration>> {
 
 /// A preset, or a schedule of one's own; of the two, the one that was set later in the order of
 /// layers.
+fn jwt_secret(layers: &Layers, warnings: &mut Vec<String>) -> Result<Option<JwtSecret>, Failure> {
+    let secret = optional(layers, "jwt_secret", JwtSecret::new)?;
+    if secret.as_ref().is_some_and(|secret| secret.expose().len() < JWT_SECRET_BYTES_LEAST) {
+        warnings.push(format!(
+            "jwt_secret has fewer than {JWT_SECRET_BYTES_LEAST} characters: whoever has one token \
+             can find it by trying, and then make any token"
+        ));
+    }
+    Ok(secret)
+}
+
 fn retry(layers: &Layers, warnings: &mut Vec<String>) -> Result<RetryPolicy, Failure> {
     let jitter = parse(layers, "retry.jitter", value::fraction)?;
     let set_by = |name| layers.get(name).map(|setting| &setting.origin);

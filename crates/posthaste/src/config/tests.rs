@@ -51,6 +51,14 @@ fn nothing_set_is_the_documented_default() {
 }
 
 #[test]
+fn a_short_key_of_tokens_is_warned_of_and_not_shown() {
+    let warnings = |key: &str| env(&[("POSTHASTE_JWT_SECRET", key)]).unwrap().warnings;
+    let short = warnings("short-but-not-empty");
+    assert!(matches!(&short[..], [one] if one.starts_with("jwt_secret") && !one.contains("but")));
+    assert!(warnings(&"k".repeat(32)).is_empty());
+}
+
+#[test]
 fn every_variable_of_the_contract_is_read() {
     let config = env(&[
         ("POSTHASTE_DATABASE_URL", "sqlite:/data/x.db"),
