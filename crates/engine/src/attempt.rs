@@ -250,7 +250,8 @@ fn log(record: &Record) {
         attempt = delivery.attempt,
         outcome = %record.outcome.class(),
         verdict = record.verdict.as_str(),
-        latency_ms = record.outcome.timing.total.as_secs_f64() * 1_000.0,
+        // Rounded to microseconds, so that no tail of binary fractions is shown.
+        latency_ms = (record.outcome.timing.total.as_secs_f64() * 1e6).round() / 1e3,
         "delivery.attempted"
     );
 }
