@@ -75,7 +75,9 @@ fn every_case_is_listed() {
 
 mod own {
     use super::*;
-    use posthaste_store::{Error, Kind};
+    use posthaste_core::endpoint::EventType;
+    use posthaste_core::event::{EventTypeName, OrganisationId};
+    use posthaste_store::{Catalog, Error, Kind};
     use rusqlite::Connection;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -111,8 +113,33 @@ mod own {
         let number = |sql| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
         assert_eq!(text("PRAGMA journal_mode"), "wal");
         assert_eq!(text("PRAGMA integrity_check"), "ok");
-        assert_eq!(number("PRAGMA page_size"), 8_192);
+        assert_eq!(number("PRAGMA page_size"), 4_096);
         assert_eq!(number("PRAGMA application_id"), 0x7068_7374);
+    }
+
+    /// Without a checkpoint the log would hold everything that was ever written.
+    #[tokio::test]
+    async fn the_log_does_not_grow_without_end() {
+        let folder = Folder::new();
+        let store = folder.sqlite().await;
+        let schemas = format!("{{\"1\":\"{}\"}}", "x".repeat(60_000));
+        for number in 0..2_000 {
+            let event_type = EventType {
+                organisation_id: OrganisationId::new("org_log").unwrap(),
+                name: EventTypeName::new(&format!("type.{number}")).unwrap(),
+                description: String::new(),
+                archived: false,
+                deprecated: false,
+                schemas: Some(schemas.clone()),
+                feature_flag: None,
+                group_name: None,
+                created_at: NOW,
+                updated_at: NOW,
+            };
+            store.create_event_type(event_type).await.unwrap();
+        }
+        let log = fs::metadata(format!("{}-wal", folder.path().display())).unwrap().len();
+        assert!(log < 64 << 20, "120 MB were written, and the log has {log} bytes");
     }
 
     #[tokio::test]

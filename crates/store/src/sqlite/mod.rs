@@ -8,6 +8,7 @@
 mod cache;
 mod catalog;
 mod changes;
+mod checkpoint;
 mod claim;
 mod db;
 mod history;
@@ -27,6 +28,7 @@ use crate::Result;
 use crate::error::{Error, Kind};
 use cache::Cache;
 use db::Db;
+use open::Opened;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 use std::path::Path;
@@ -80,10 +82,10 @@ impl SqliteStore {
         let path = path.to_owned();
         let database = path.clone();
         let opened = tokio::task::spawn_blocking(move || open::open(&path, options, READERS_MAX));
-        let (writing, reading) = opened.await.map_err(broken)??;
+        let Opened { writing, copying, reading } = opened.await.map_err(broken)??;
         let workers = Arc::new(Workers::new(&database));
         let store = Self {
-            writer: Arc::new(Writer::start(writing, Arc::clone(&workers))?),
+            writer: Arc::new(Writer::start(writing, copying, Arc::clone(&workers))?),
             readers: Arc::new(Readers {
                 places: Arc::new(Semaphore::new(reading.len())),
                 idle: Mutex::new(reading),

@@ -24,16 +24,19 @@ const BUSY_SLEEP: Duration = Duration::from_micros(500);
 /// small pages write less; 4 KiB fits payloads of the usual size without overflow.
 const PAGE_SIZE: &str = "PRAGMA page_size = 4096;";
 
-/// 4,000 pages of 4 KiB: a checkpoint of 16 MB, which stalls commits for some milliseconds at most.
-/// The page cache is small on purpose: SQLite walks all of it in a commit that moved a page, and
+/// The log is copied back by `checkpoint`. The page cache is small on purpose: SQLite walks all of it in a commit that moved a page, and
 /// what it misses is in the system's cache.
 const WRITER_SETTINGS: &str = "
     PRAGMA synchronous = FULL;
-    PRAGMA wal_autocheckpoint = 4000;
+    PRAGMA wal_autocheckpoint = 0;
     PRAGMA journal_size_limit = 67108864;
     PRAGMA cache_size = -8192;
     PRAGMA temp_store = MEMORY;
     PRAGMA trusted_schema = OFF;
+";
+const COPIER_SETTINGS: &str = "
+    PRAGMA synchronous = FULL;
+    PRAGMA cache_size = -64;
 ";
 const READER_SETTINGS: &str = "
     PRAGMA query_only = ON;
@@ -42,28 +45,34 @@ const READER_SETTINGS: &str = "
     PRAGMA trusted_schema = OFF;
 ";
 
-/// The writing connection and `readers` reading ones. Blocks.
-pub(super) fn open(
-    path: &Path,
-    options: SqliteOptions,
-    readers: usize,
-) -> Result<(Connection, Vec<Connection>)> {
+/// The connections to one database.
+pub(super) struct Opened {
+    pub writing: Connection,
+    pub copying: Connection,
+    pub reading: Vec<Connection>,
+}
+
+/// Blocks.
+pub(super) fn open(path: &Path, options: SqliteOptions, readers: usize) -> Result<Opened> {
     make_folder(path)?;
     make_file(path)?;
     let unusable = |error: Error| {
         let text = format!("the database {} cannot be used", path.display());
         Error::new(Kind::Unusable, text).because(error)
     };
-    let writer = connect(path, options, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(unusable)?;
-    prepare(&writer).map_err(unusable)?;
+    let read_write = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let writing = connect(path, options, read_write).map_err(unusable)?;
+    prepare(&writing).map_err(unusable)?;
+    let copying = connect(path, options, read_write).map_err(unusable)?;
+    copying.execute_batch(COPIER_SETTINGS).map_err(failed).map_err(unusable)?;
     let read_only = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let readers = (0..readers).map(|_| {
         let reader = connect(path, options, read_only)?;
         reader.execute_batch(READER_SETTINGS).map_err(failed)?;
         Ok(reader)
     });
-    let readers = readers.collect::<Result<Vec<_>>>().map_err(unusable)?;
-    Ok((writer, readers))
+    let reading = readers.collect::<Result<Vec<_>>>().map_err(unusable)?;
+    Ok(Opened { writing, copying, reading })
 }
 
 fn connect(path: &Path, options: SqliteOptions, flags: OpenFlags) -> Result<Connection> {

@@ -15,7 +15,7 @@ const DELIVERIES: u32 = 20_000;
 fn filled(analyzed: bool) -> (TempDir, Connection) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("posthaste.db");
-    let (connection, _) = open(&path, SqliteOptions::default(), 1).unwrap();
+    let connection = open(&path, SqliteOptions::default(), 1).unwrap().writing;
     connection
         .execute_batch(&format!(
             "BEGIN;

@@ -6,6 +6,7 @@
 //! **Invariant:** a write transaction begins immediate, so it never has to turn a read into a
 //! write; nothing in it waits for anything but the disk.
 
+use super::checkpoint::Log;
 use super::db::{Db, failed};
 use super::monotonic;
 use super::worker::Workers;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Jobs that may wait for the thread; further callers wait for a place.
@@ -39,6 +41,8 @@ const GATHERED_SLACK: usize = 8;
 /// More jobs than this in `LOAD_WINDOW` is load. One client that waits for each answer stays below.
 const LOAD_JOBS_MIN: f64 = 40.0;
 const LOAD_WINDOW: Duration = Duration::from_millis(10);
+/// More callers than this are woken from within the runtime.
+const ANSWERED_HERE_MAX: usize = 2;
 /// Endpoints kept ready by the writer.
 const ENDPOINTS_KEPT_MAX: usize = 4_096;
 
@@ -147,12 +151,17 @@ impl Memory {
 impl Writer {
     /// # Errors
     /// When no thread can be started.
-    pub fn start(connection: Connection, locks: Arc<Workers>) -> Result<Self> {
+    pub fn start(connection: Connection, copying: Connection, locks: Arc<Workers>) -> Result<Self> {
+        let no_thread = |error: std::io::Error| {
+            Error::new(Kind::Unavailable, "cannot start the store's threads").because(error)
+        };
         let shared = Arc::new(Shared { inbox: Mutex::default(), arrived: Condvar::new() });
         let slots = Arc::new(Semaphore::new(JOBS_WAITING_MAX));
         #[cfg(feature = "conformance")]
         let faults = Arc::new(AtomicU32::new(0));
         let thread = Thread {
+            log: Log::start(copying).map_err(no_thread)?,
+            runtime: Handle::current(),
             connection,
             memory: Memory { endpoints: HashMap::new(), locks },
             shared: Arc::clone(&shared),
@@ -164,9 +173,7 @@ impl Writer {
         let handle = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || thread.serve())
-            .map_err(|error| {
-                Error::new(Kind::Unavailable, "cannot start the writer's thread").because(error)
-            })?;
+            .map_err(no_thread)?;
         Ok(Self {
             shared,
             slots,
@@ -348,6 +355,9 @@ impl Load {
 }
 
 struct Thread {
+    /// Ends before the connection that it shares the database with.
+    log: Log,
+    runtime: Handle,
     connection: Connection,
     memory: Memory,
     shared: Arc<Shared>,
@@ -363,10 +373,12 @@ impl Thread {
         while let Some(batch) = self.shared.take(pace) {
             self.slots.add_permits(batch.len());
             let urgent = batch.iter().filter(|waiting| waiting.urgency == Urgency::Now).count();
+            let operations = batch.iter().map(|waiting| waiting.operations).sum();
             let began = monotonic();
             let jobs: Vec<_> = batch.into_iter().map(|waiting| waiting.job).collect();
             let count = jobs.len();
             self.write(jobs);
+            self.log.grew(operations, &self.connection);
             pace = self.load.pace(count, urgent, began, monotonic());
         }
     }
@@ -374,14 +386,26 @@ impl Thread {
     /// Commits the jobs together, or, if one of them fails, each on its own.
     fn write(&mut self, mut jobs: Vec<Box<dyn Job>>) {
         match self.transact(&mut jobs) {
-            Ok(()) => answer(jobs, &Ok(())),
-            Err(Failure::Commit(error)) => answer(jobs, &Err(Arc::new(error))),
-            Err(Failure::Job(error)) if jobs.len() == 1 => answer(jobs, &Err(Arc::new(error))),
+            Ok(()) => self.answer(jobs, Ok(())),
+            Err(Failure::Commit(error)) => self.answer(jobs, Err(Arc::new(error))),
+            Err(Failure::Job(error)) if jobs.len() == 1 => self.answer(jobs, Err(Arc::new(error))),
             Err(Failure::Job(_)) => {
                 for job in jobs {
                     self.write(vec![job]);
                 }
             }
+        }
+    }
+
+    /// Wakes those who wait. Many are woken from within the runtime, where that costs a push to a
+    /// list instead of a call to the kernel each.
+    fn answer(&self, jobs: Vec<Box<dyn Job>>, committed: Result<(), Arc<Error>>) {
+        let is_few = jobs.len() <= ANSWERED_HERE_MAX;
+        let wake = move || jobs.into_iter().for_each(|job| job.answer(committed.clone()));
+        if is_few {
+            wake();
+        } else {
+            self.runtime.spawn(async move { wake() });
         }
     }
 
@@ -445,11 +469,5 @@ enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Commit(error)
-    }
-}
-
-fn answer(jobs: Vec<Box<dyn Job>>, committed: &Result<(), Arc<Error>>) {
-    for job in jobs {
-        job.answer(committed.clone());
     }
 }
