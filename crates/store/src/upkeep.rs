@@ -33,7 +33,7 @@ pub trait Upkeep: Send + Sync {
     /// windows older than 25 h, counts older than 25 h. Returns how many rows went.
     async fn prune(&self, now: Timestamp) -> Result<u64>;
 
-    /// Whether the store can be read and written, and how large it is.
+    /// Whether the store can be read and written.
     async fn check(&self) -> Result<()>;
 
     /// Flushes and closes; nothing may be called after it.

@@ -148,7 +148,7 @@ WHERE (minute, worker_id) IN (
 );
 
 -- name: check
--- Whether the database answers, and how many pages it has.
+-- Whether the database can be read.
 SELECT page_count FROM pragma_page_count();
 
 -- name: check_write

@@ -170,6 +170,33 @@ pub async fn probe_that_fails(ground: &dyn Ground) {
     assert_eq!(world.claimed(worker(1)).await.next_due_at, Some(until));
 }
 
+pub async fn late_probe_of_an_earlier_outage(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    world.publish(&application).await;
+    let slow = world.claim_one(worker(1)).await;
+    world.open_breaker(&application).await;
+    world.pass_secs(5);
+    let first = world.claim_one(worker(1)).await;
+    // An attempt from before the outage succeeds while the probe is out, and a new outage begins.
+    world.deliver(&slow).await;
+    world.publish(&application).await;
+    for job in world.claim(worker(1)).await {
+        world.retry(&job, 3_600).await;
+    }
+    world.pass_secs(5);
+    let second = world.claim_one(worker(1)).await;
+    assert!(first.delivery.probe && second.delivery.probe);
+    let position = Position::HalfOpen { probe_until: second.delivery.lease.until };
+    // The first probe's failure tells nothing about the new outage: the second is waited for.
+    let recorded = world.retry(&first, 3_600).await;
+    assert_eq!(recorded.events, []);
+    let health = world.store.health(endpoint.id, world.now()).await.unwrap().unwrap();
+    assert_eq!(health.health.breaker.position, position);
+    assert!(world.claim(worker(2)).await.is_empty(), "one probe at a time");
+}
+
 /// Opens a breaker with `waiting` more deliveries behind it, and lets the probe succeed.
 async fn recovered(world: &World, waiting: usize) -> posthaste_core::lane::Health {
     let application = world.application().await;

@@ -65,7 +65,7 @@ macro_rules! conformance_tests {
             f067_rate_limit_holds, f067_rate_limit_holds_over_processes, application_rate_limit,
             waiting_for_a_token_costs_no_attempt, open_breaker_is_passed_over,
             open_breaker_costs_new_messages_nothing, one_probe_of_all_processes, probe_that_fails,
-            probe_that_succeeds_drains, ramp_holds_over_processes, ramp_ends_when_nothing_waits,
+            late_probe_of_an_earlier_outage, probe_that_succeeds_drains, ramp_holds_over_processes, ramp_ends_when_nothing_waits,
             early_probe_leaves_the_plan, unused_probe_frees_its_place, lost_probe_frees_its_place,
             quiet_when_asked, gone_disables, failing_disables, failing_warns,
             sick_lane_leaves_others_alone, health_survives_a_restart,

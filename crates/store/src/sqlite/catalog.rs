@@ -10,7 +10,7 @@ use crate::catalog::{Begun, Catalog, EventTypeFilter, KeptAnswer, Page, Slice};
 use crate::outbox::IdempotencyKey;
 use crate::page::Walk;
 use crate::queries::Directed;
-use crate::rows::{self};
+use crate::rows;
 use crate::{Kind, Result};
 use async_trait::async_trait;
 use posthaste_core::endpoint::{Application, Endpoint, EventType};
@@ -64,7 +64,7 @@ pub(super) use bounds;
 #[async_trait]
 impl Catalog for SqliteStore {
     async fn create_application(&self, application: Application) -> Result<()> {
-        self.change(1, move |tx| create_application(tx, &application)).await
+        self.change(move |tx| create_application(tx, &application)).await
     }
 
     async fn application(
@@ -96,11 +96,11 @@ impl Catalog for SqliteStore {
     }
 
     async fn update_application(&self, application: Application, read_at: Timestamp) -> Result<()> {
-        self.change(1, move |tx| update_application(tx, &application, read_at)).await
+        self.change(move |tx| update_application(tx, &application, read_at)).await
     }
 
     async fn delete_application(&self, id: ApplicationId, now: Timestamp) -> Result<()> {
-        self.change(1, move |tx| delete_application(tx, id, now)).await
+        self.change(move |tx| delete_application(tx, id, now)).await
     }
 
     async fn applications(
@@ -142,7 +142,7 @@ impl Catalog for SqliteStore {
     }
 
     async fn create_endpoint(&self, endpoint: Endpoint) -> Result<()> {
-        self.change(1, move |tx| create_endpoint(tx, &endpoint)).await
+        self.change(move |tx| create_endpoint(tx, &endpoint)).await
     }
 
     async fn endpoint(&self, application: ApplicationId, name: &str) -> Result<Option<Endpoint>> {
@@ -165,7 +165,7 @@ impl Catalog for SqliteStore {
         let endpoint = Arc::new(endpoint);
         loop {
             let next = Arc::clone(&endpoint);
-            if self.change(1, move |tx| update_endpoint(tx, &next, read_at)).await? {
+            if self.change(move |tx| update_endpoint(tx, &next, read_at)).await? {
                 return Ok(());
             }
             debug_assert!(enabled, "only enabling has to wait for a sweep");
@@ -177,7 +177,7 @@ impl Catalog for SqliteStore {
     }
 
     async fn delete_endpoint(&self, id: EndpointId, now: Timestamp) -> Result<()> {
-        self.change(1, move |tx| delete_endpoint(tx, id, now)).await
+        self.change(move |tx| delete_endpoint(tx, id, now)).await
     }
 
     async fn endpoints(
@@ -286,7 +286,7 @@ impl Catalog for SqliteStore {
 
 impl SqliteStore {
     /// A change to applications or endpoints; whatever comes of it, nothing old is used after it.
-    async fn change<T, F>(&self, operations: usize, work: F) -> Result<T>
+    async fn change<T, F>(&self, work: F) -> Result<T>
     where
         F: Fn(&mut Tx<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
@@ -295,7 +295,7 @@ impl SqliteStore {
             tx.versions.clear();
             work(tx)
         };
-        let done = self.writer.call(Urgency::Now, operations, work).await;
+        let done = self.writer.call(Urgency::Now, 1, work).await;
         self.cache.forget();
         done
     }

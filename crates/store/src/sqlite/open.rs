@@ -24,8 +24,8 @@ const BUSY_SLEEP: Duration = Duration::from_micros(500);
 /// small pages write less; 4 KiB fits payloads of the usual size without overflow.
 const PAGE_SIZE: &str = "PRAGMA page_size = 4096;";
 
-/// The log is copied back by `checkpoint`. The page cache is small on purpose: SQLite walks all of it in a commit that moved a page, and
-/// what it misses is in the system's cache.
+/// The log is copied back by `checkpoint`. The page cache is small on purpose: SQLite walks all of
+/// it in a commit that moved a page, and what it misses is in the system's cache.
 const WRITER_SETTINGS: &str = "
     PRAGMA synchronous = FULL;
     PRAGMA wal_autocheckpoint = 0;

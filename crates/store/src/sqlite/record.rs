@@ -8,8 +8,8 @@ use crate::{Error, Kind, Result};
 use posthaste_core::breaker::Position;
 use posthaste_core::delivery::{Cause, Class, DeliveryKey, Record, Trigger, Verdict};
 use posthaste_core::endpoint::Endpoint;
-use posthaste_core::id::{EndpointId, WorkerId};
-use posthaste_core::lane::{Event, Observation};
+use posthaste_core::id::EndpointId;
+use posthaste_core::lane::{Event, Health, Observation};
 use posthaste_core::outcome::{Answer, OutcomeClass};
 use posthaste_core::retry;
 use posthaste_core::time::Timestamp;
@@ -33,8 +33,8 @@ pub(super) fn record(tx: &mut Tx<'_>, batch: &RecordBatch) -> Result<Recorded> {
     for (_, seen) in std::mem::take(&mut run.lanes) {
         run.settle(tx, seen)?;
     }
-    for ((worker, _), tally) in &run.tallies {
-        tx.add_tally(*worker, tally)?;
+    for tally in run.tallies.values() {
+        tx.add_tally(batch.worker_id, tally)?;
     }
     Ok(run.recorded)
 }
@@ -42,7 +42,8 @@ pub(super) fn record(tx: &mut Tx<'_>, batch: &RecordBatch) -> Result<Recorded> {
 struct Run<'b> {
     batch: &'b RecordBatch,
     lanes: BTreeMap<EndpointId, Seen>,
-    tallies: BTreeMap<(WorkerId, i64), Tally>,
+    /// By minute.
+    tallies: BTreeMap<i64, Tally>,
     recorded: Recorded,
 }
 
@@ -104,10 +105,7 @@ impl Run<'_> {
 
     fn count(&mut self, record: &Record) {
         let minute = minute_of(record.ended_at);
-        let tally = self
-            .tallies
-            .entry((self.batch.worker_id, minute))
-            .or_insert(Tally { minute, ..Tally::default() });
+        let tally = self.tallies.entry(minute).or_insert(Tally { minute, ..Tally::default() });
         match &record.verdict {
             Verdict::Delivered => {
                 tally.delivered += 1;
@@ -150,7 +148,8 @@ impl Run<'_> {
         let mut notices = Vec::new();
         for index in &seen.records {
             let record = &self.batch.records[*index].0;
-            for event in lane.health.settle(&self.batch.rules, &observe(record), record.roll) {
+            let seen = observe(record, &lane.health);
+            for event in lane.health.settle(&self.batch.rules, &seen, record.roll) {
                 notices.push(LaneNotice { event, at: record.ended_at, roll: record.roll });
             }
         }
@@ -205,14 +204,15 @@ impl Run<'_> {
     }
 }
 
-fn observe(record: &Record) -> Observation {
+fn observe(record: &Record, health: &Health) -> Observation {
+    let delivery = &record.delivery;
     let asked = record.outcome.retry_after();
     Observation {
         at: record.ended_at,
         class: record.outcome.class(),
         retry_after: asked.and_then(|text| retry::retry_after(text, record.ended_at)),
         latency: record.outcome.timing.total,
-        probe: record.delivery.probe,
+        probe: delivery.probe && health.awaits(delivery.lease.until),
     }
 }
 
