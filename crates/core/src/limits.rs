@@ -42,6 +42,8 @@ pub const INTERIM_ANSWERS_MAX: usize = 16;
 
 pub const PAGE_ITEMS_DEFAULT: u32 = 50;
 pub const PAGE_ITEMS_MAX: u32 = 250;
+/// Payload bytes of one page of messages; a page ends before the message that would exceed them.
+pub const PAGE_PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Work of one transaction of the writer.
 pub const COMMIT_OPERATIONS_MAX: usize = 1_024;

@@ -36,6 +36,23 @@ async fn walk(server: &Server, path: &str, limit: usize) -> (Vec<String>, Vec<St
 }
 
 #[tokio::test]
+async fn a_page_of_large_messages_is_short_and_the_walk_still_whole() {
+    let server = Server::start().await;
+    let application = server.application("App").await;
+    server.endpoint(&application).await;
+    let path = format!("/api/v1/app/{application}/msg");
+    let body = format!(r#"{{"eventType":"a","payload":{{"x":"{}"}}}}"#, "x".repeat(5_000_000));
+    let mut messages = Vec::new();
+    for _ in 0..5 {
+        messages.push(id_of(&server.post(&path, &body).await.expect(202)));
+    }
+    messages.reverse();
+    let page = server.get(&path).await.expect(200);
+    assert_eq!((ids_of(&page), &page["done"]), (messages[..3].to_vec(), &json!(false)));
+    assert_eq!(walk(&server, &path, 50).await, (messages.clone(), messages));
+}
+
+#[tokio::test]
 async fn lists_are_walked_forward_and_back_without_gap_or_repetition() {
     let server = Server::start().await;
     let mut applications = Vec::new();

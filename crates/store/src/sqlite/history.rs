@@ -12,15 +12,15 @@ use crate::history::{
 };
 use crate::page::Walk;
 use crate::queries::Directed;
-use crate::rows;
+use crate::rows::{self, Fields};
 use async_trait::async_trait;
 use posthaste_core::delivery::{DeliveryKey, DeliveryState};
 use posthaste_core::id::{ApplicationId, AttemptId, EndpointId, MessageId};
 use posthaste_core::latency::Sketch;
-use posthaste_core::limits::HEARTBEAT_LOST_AFTER;
+use posthaste_core::limits::{HEARTBEAT_LOST_AFTER, PAGE_PAYLOAD_BYTES_MAX};
 use posthaste_core::message::Message;
 use posthaste_core::time::Timestamp;
-use rusqlite::{params, params_from_iter, types::Value};
+use rusqlite::{Params, params, params_from_iter, types::Value};
 use std::time::Duration;
 
 pub(super) mod sql {
@@ -79,7 +79,8 @@ impl History for SqliteStore {
                 walk.rows(),
                 &filter,
             )?);
-            Ok(walk.slice(db.all(MESSAGES.sql(walk.descending), key, rows::message)?))
+            let sql = MESSAGES.sql(walk.descending);
+            within_bytes(db, &walk, sql, key, rows::message, |message| message)
         })
         .await
     }
@@ -144,10 +145,8 @@ impl History for SqliteStore {
                 .map(|states| states.into_iter().map(DeliveryState::as_str).collect::<Vec<_>>());
             key.push(or_null(states.as_ref().map(rows::json).transpose()?.map(Value::Text)));
             let sql = MESSAGES_OF_ENDPOINT.sql(walk.descending);
-            let items = db.all(sql, params_from_iter(key), |row| {
-                Ok((rows::message(row)?, rows::delivery(row)?))
-            })?;
-            Ok(walk.slice(items))
+            let read = |row: &mut Fields<'_>| Ok((rows::message(row)?, rows::delivery(row)?));
+            within_bytes(db, &walk, sql, params_from_iter(key), read, |(message, _)| message)
         })
         .await
     }
@@ -353,4 +352,29 @@ fn status(db: Db<'_>, now: Timestamp) -> Result<Status> {
     let alive_since = now.before(HEARTBEAT_LOST_AFTER).as_micros();
     status.workers = db.get(sql::STATUS_WORKERS, [alive_since], |row| row.number())?;
     Ok(status)
+}
+
+/// A page of what holds messages, which ends early when their payloads grow too large.
+fn within_bytes<Item>(
+    db: Db<'_>,
+    walk: &Walk<MessageId>,
+    sql: &'static str,
+    key: impl Params,
+    read: impl Fn(&mut Fields<'_>) -> Result<Item>,
+    message: impl Fn(&Item) -> &Message,
+) -> Result<Slice<Item>> {
+    let mut items = Vec::new();
+    let (mut bytes, mut cut) = (0, false);
+    db.each(sql, key, |row| {
+        let item = read(row)?;
+        bytes += message(&item).payload.as_ref().map_or(0, bytes::Bytes::len);
+        cut = bytes > PAGE_PAYLOAD_BYTES_MAX && !items.is_empty();
+        if !cut {
+            items.push(item);
+        }
+        Ok(!cut)
+    })?;
+    let mut slice = walk.slice(items);
+    slice.more |= cut;
+    Ok(slice)
 }
