@@ -3,7 +3,7 @@
 use crate::Result;
 use async_trait::async_trait;
 use posthaste_core::delivery::DeliveryState;
-use posthaste_core::id::{EndpointId, MessageId, TaskId, WorkerId};
+use posthaste_core::id::{ApplicationId, EndpointId, MessageId, TaskId, WorkerId};
 use posthaste_core::time::Timestamp;
 
 #[async_trait]
@@ -27,6 +27,7 @@ pub trait Upkeep: Send + Sync {
     /// Remembers a task; `step` advances it, also after a restart.
     async fn start_task(&self, task: Task) -> Result<()>;
 
+    /// Whoever asks for somebody else must look at whose application it is.
     async fn task(&self, id: TaskId) -> Result<Option<Task>>;
 
     /// Deletes, in bounded batches, payloads past their retention, expired idempotency keys, sketch
@@ -53,6 +54,8 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub id: TaskId,
+    /// The endpoint's; not kept with the task.
+    pub application_id: ApplicationId,
     pub endpoint_id: EndpointId,
     /// Inclusive.
     pub since: Timestamp,

@@ -10,7 +10,8 @@ use crate::wire::misc::{RecoverIn, ReplayIn, TaskData, TaskOut};
 use crate::wire::time::Time;
 use http::{Method, StatusCode};
 use posthaste_core::delivery::DeliveryState;
-use posthaste_core::id::{EndpointId, TaskId};
+use posthaste_core::endpoint::Endpoint;
+use posthaste_core::id::TaskId;
 use posthaste_core::time::Timestamp;
 use posthaste_store::upkeep::{Task, TaskStatus};
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation::new(
             (Method::GET, "/api/v1/background-task/{task_id}"),
             "v1.background-task.get",
-            Access::Organisation,
+            Application,
             "Tells how far a task is.",
             |call| Box::pin(get(call)),
         )
@@ -59,7 +60,7 @@ async fn recover(call: Call) -> Result<Answer> {
     if until.since(since) > RECOVERY_SPAN_MAX {
         return Err(Refusal::field("since", "must not be more than 14 days before `until`"));
     }
-    start(&call, endpoint.id, (since, until), vec![DeliveryState::DeadLetter], None).await
+    start(&call, &endpoint, (since, until), vec![DeliveryState::DeadLetter], None).await
 }
 
 async fn replay(call: Call) -> Result<Answer> {
@@ -86,7 +87,7 @@ async fn replay(call: Call) -> Result<Answer> {
         problems.add("ratePerSecond", format!("must be 1 to {RATE_MAX}"));
     }
     problems.finish()?;
-    start(&call, endpoint.id, window, states, input.rate_per_second).await
+    start(&call, &endpoint, window, states, input.rate_per_second).await
 }
 
 fn window(call: &Call, since: Time, until: Option<Time>) -> Result<(Timestamp, Timestamp)> {
@@ -99,14 +100,15 @@ fn window(call: &Call, since: Time, until: Option<Time>) -> Result<(Timestamp, T
 
 async fn start(
     call: &Call,
-    endpoint_id: EndpointId,
+    endpoint: &Endpoint,
     (since, until): (Timestamp, Timestamp),
     states: Vec<DeliveryState>,
     rate_per_second: Option<u32>,
 ) -> Result<Answer> {
     let task = Task {
         id: TaskId::new(call.now, call.random()),
-        endpoint_id,
+        application_id: endpoint.application_id,
+        endpoint_id: endpoint.id,
         since,
         until,
         states,
@@ -122,11 +124,12 @@ async fn start(
     Answer::json(StatusCode::ACCEPTED, &shown(&task))
 }
 
-/// A task's id is known only to who was given it: it is made of 74 random bits.
+/// A task of an application that is not the caller's is not there.
 async fn get(call: Call) -> Result<Answer> {
     let missing = || Refusal::not_found("Background task");
     let id = call.name("task_id").parse::<TaskId>().map_err(|_| missing())?;
     let task = call.shared.store.task(id).await?.ok_or_else(missing)?;
+    call.find_application(&task.application_id.to_string()).await?.ok_or_else(missing)?;
     Answer::ok(&shown(&task))
 }
 

@@ -1,6 +1,6 @@
 //! Who may do what.
 
-use crate::common::{Server, keys, token_of};
+use crate::common::{Server, id_of, keys, token_of};
 use http::Method;
 use posthaste_core::event::OrganisationId;
 use posthaste_core::time::Clock as _;
@@ -65,19 +65,41 @@ async fn who_may_do_what() {
 }
 
 #[tokio::test]
+async fn a_background_task_is_its_own_applications() {
+    let server = Server::start().await;
+    let (own, other) = (server.application("Own").await, server.application("Other").await);
+    let endpoint = server.endpoint(&own).await;
+    let path = format!("/api/v1/app/{own}/endpoint/{endpoint}/recover");
+    let task = server.post(&path, r#"{"since":"2026-05-28T00:00:00Z"}"#).await.expect(202);
+    let path = format!("/api/v1/background-task/{}", id_of(&task));
+    let of_application = |name: &str| application_token(&server, name);
+    for (token, status) in [
+        (server.token.clone(), 200),
+        (of_application(&own), 200),
+        (of_application(&other), 404),
+        (token_of("org_stranger"), 404),
+    ] {
+        let reply = server.call_as(&token, Method::GET, &path, &[], "").await;
+        assert_eq!(reply.status, status, "{}", reply.text());
+    }
+}
+
+fn application_token(server: &Server, application: &str) -> String {
+    let organisation = OrganisationId::new("org_tests").unwrap();
+    let grant = ApplicationGrant {
+        organisation: &organisation,
+        application: application.parse().unwrap(),
+        feature_flags: &[],
+        read_only: false,
+    };
+    auth::mint_application(&keys(), &grant, server.clock.now(), Duration::from_secs(3_600))
+}
+
+#[tokio::test]
 async fn a_kept_answer_is_not_given_to_another_application() {
     let server = Server::start().await;
     let (own, other) = (server.application("Own").await, server.application("Other").await);
-    let organisation = OrganisationId::new("org_tests").unwrap();
-    let mint = |application: &str| {
-        let grant = ApplicationGrant {
-            organisation: &organisation,
-            application: application.parse().unwrap(),
-            feature_flags: &[],
-            read_only: false,
-        };
-        auth::mint_application(&keys(), &grant, server.clock.now(), Duration::from_secs(3_600))
-    };
+    let mint = |application: &str| application_token(&server, application);
     let path = format!("/api/v1/app/{own}/endpoint");
     let post = async |token: &str, body: &str| {
         let headers = [("idempotency-key", "once")];

@@ -29,8 +29,9 @@ pub async fn dead_letters_are_replayed_once(ground: &dyn Ground) {
     world.store.start_task(task.clone()).await.unwrap();
     world.store.start_task(task.clone()).await.unwrap();
     assert_eq!(world.steps().await, 1);
-    let task = world.store.task(task.id).await.unwrap().unwrap();
-    assert_eq!((task.status, task.replayed), (TaskStatus::Finished, 5));
+    let done = world.store.task(task.id).await.unwrap().unwrap();
+    assert_eq!((done.status, done.replayed), (TaskStatus::Finished, 5));
+    assert_eq!(done.application_id, task.application_id);
     let jobs = world.claim(worker(1)).await;
     let claimed: BTreeSet<_> = jobs.iter().map(|job| job.delivery.key).collect();
     assert_eq!(claimed, keys.iter().copied().collect());

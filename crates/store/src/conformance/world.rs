@@ -369,6 +369,7 @@ impl World {
     pub(crate) fn replay(&self, endpoint: &Endpoint, states: &[DeliveryState]) -> Task {
         Task {
             id: TaskId::new(self.now(), self.random()),
+            application_id: endpoint.application_id,
             endpoint_id: endpoint.id,
             since: START.before(Duration::from_secs(86_400)),
             until: self.now().after(Duration::from_secs(86_400)),
