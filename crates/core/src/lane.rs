@@ -41,7 +41,7 @@ pub struct Health {
     /// The last warning given on the way to disabling: 0, 50, 75 or 90.
     pub warned_percent: u8,
     pub limiter: LimiterState,
-    /// P95 over the last 24 h in milliseconds, as last measured; 0: unknown.
+    /// P95 of the last hour or two in milliseconds, as a worker last measured it; 0: unknown.
     pub p95_ms: u32,
 }
 

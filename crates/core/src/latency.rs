@@ -1,4 +1,5 @@
-//! Latency sketches: mergeable, within 1 % of exact, in hourly windows.
+//! Latency sketches: mergeable, within 1 % of exact. One per window of time; who asks for more than
+//! a window merges them.
 //!
 //! A sketch counts samples in buckets whose width grows with their value: every power of two is
 //! cut into 64 equal parts, as in an HDR histogram. The middle of a bucket is therefore off by at
@@ -9,11 +10,7 @@
 //! **Invariant:** the buckets are sorted by index and hold no zero count, so that equal contents
 //! are equal sketches and equal bytes.
 
-use crate::time::Timestamp;
 use std::time::Duration;
-
-/// Windows that percentiles are answered from: the current hour and the 23 before it.
-pub const HOURS_KEPT: i64 = 24;
 
 const SUB_BUCKET_BITS: u32 = 6;
 const SUB_BUCKETS: u64 = 1 << SUB_BUCKET_BITS;
@@ -38,11 +35,6 @@ pub struct Percentiles {
     pub p50: Duration,
     pub p95: Duration,
     pub p99: Duration,
-}
-
-/// The window that a sample belongs to: hours since the Unix epoch.
-pub fn hour_of(at: Timestamp) -> i64 {
-    at.as_secs().div_euclid(3_600)
 }
 
 impl Sketch {

@@ -175,12 +175,7 @@ impl Engine {
         }
     }
 
-    /// The worker's figures in the Prometheus text format.
-    pub fn metrics(&self) -> String {
-        self.shared.metrics.render(self.shared.lanes.occupancy())
-    }
-
-    /// Renders `metrics` for as long as the engine lives.
+    /// Gives the worker's figures in the Prometheus text format, whenever it is called.
     pub fn metrics_source(&self) -> impl Fn() -> String + Send + Sync + use<> {
         let shared = self.shared.clone();
         move || shared.metrics.render(shared.lanes.occupancy())

@@ -13,14 +13,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// An endpoint that was quiet for so long is asleep: its sketch is dropped after its last flush.
+/// Length of a window of an endpoint's latency ...
 const HOUR: Duration = Duration::from_secs(3_600);
+/// ... and of the delivery times over all endpoints.
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub struct Sketches {
     windows: BTreeMap<(Scope, Timestamp), Window>,
-    /// The endpoint's last full hour, so that the P95 does not start anew with every hour.
+    /// The endpoint's hour before the current one, so that the P95 does not start anew with every hour.
     last_hour: BTreeMap<EndpointId, (Timestamp, Sketch)>,
     flushed_at: Timestamp,
     is_dirty: bool,

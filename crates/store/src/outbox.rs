@@ -146,7 +146,8 @@ pub struct WindowSketch {
     pub start: Timestamp,
     /// `latency::Sketch::to_bytes`.
     pub sketch: Vec<u8>,
-    /// The endpoint's P95 over 24 h in milliseconds as the worker knows it; 0: unknown.
+    /// The endpoint's P95 of the last hour or two in milliseconds as the worker knows it; 0:
+    /// unknown.
     pub p95_ms: u32,
 }
 

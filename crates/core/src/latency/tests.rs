@@ -44,13 +44,6 @@ fn counts_saturate() {
 }
 
 #[test]
-fn an_hour_belongs_to_one_window() {
-    assert_eq!(hour_of(Timestamp::from_secs(3_599)), 0);
-    assert_eq!(hour_of(Timestamp::from_secs(3_600)), 1);
-    assert_eq!(hour_of(Timestamp::from_secs(-1)), -1);
-}
-
-#[test]
 fn damaged_bytes_are_no_sketch() {
     let good = sketch(&[10, 10, 5_000_000]).to_bytes();
     for len in 1..good.len() {
