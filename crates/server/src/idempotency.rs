@@ -1,6 +1,6 @@
 //! `Idempotency-Key`: a request that is sent twice is done once.
 //!
-//! A key belongs to an organisation, a path and a query; only a POST has one. The first 2xx answer is kept
+//! A key belongs to an organisation, a method, a path and a query. The first 2xx answer is kept
 //! for `limits::IDEMPOTENCY_KEPT_FOR` and given again; any other answer frees the key. The same key
 //! with another body is refused with 422, because one of the two would be lost silently.
 //!
