@@ -4,7 +4,7 @@
 //! before anything is accepted. Stop, the other way round: no new connections, no new claims, what
 //! is in flight finishes within a bound, the rest is given back, the store is closed.
 
-use crate::config::{Config, JwtSecret, SecretKind, SignatureHeaders};
+use crate::config::{Config, JwtSecret};
 use crate::env::{SystemClock, SystemDice};
 use crate::failure::{self, Failure};
 use crate::token::{self, Subject};
@@ -14,7 +14,7 @@ use posthaste_core::time::{Clock, Dice};
 use posthaste_engine::courier::{Courier, CourierSettings};
 use posthaste_engine::guard::Guard;
 use posthaste_engine::resolver::SystemResolver;
-use posthaste_engine::{Engine, EngineSettings, SigningHeaders};
+use posthaste_engine::{Engine, EngineSettings};
 use posthaste_queue::Queue;
 use posthaste_server::auth::TokenKeys;
 use posthaste_server::{Api, ApiSettings, ServeLimits};
@@ -35,11 +35,6 @@ pub struct Parts {
     pub api: bool,
     pub worker: bool,
 }
-
-/// How long requests of the API may take to finish when it stops.
-const API_DRAIN_MAX: Duration = Duration::from_secs(10);
-/// Connections of the API at once.
-const CONNECTIONS_MAX: usize = 4_096;
 
 /// Runs until a signal comes.
 ///
@@ -211,16 +206,12 @@ impl Running {
             metrics: Arc::new(move || metrics.as_ref().map(|page| page()).unwrap_or_default()),
             settings: api_settings(config, &self.secret, self.address)?,
         };
-        let limits = ServeLimits {
-            connections_max: CONNECTIONS_MAX,
-            drain_time_max: API_DRAIN_MAX,
-            ..ServeLimits::default()
-        };
         let stop = async move {
             // An error means that the sender is gone, and then there is nothing left to serve.
             let _ = stopping.wait_for(|stopping| *stopping).await;
         };
         let routes = posthaste_server::router(api);
+        let limits = ServeLimits::default();
         Ok(tokio::spawn(posthaste_server::serve(listener, routes, limits, stop)))
     }
 }
@@ -281,11 +272,7 @@ fn engine_settings(config: &Config, worker_id: WorkerId) -> EngineSettings {
         rules: config.rules,
         in_flight_max: config.in_flight_max,
         memory_bytes_max: config.memory_bytes_max,
-        signing: match config.headers {
-            SignatureHeaders::Webhook => SigningHeaders::Webhook,
-            SignatureHeaders::Svix => SigningHeaders::Svix,
-            SignatureHeaders::Both => SigningHeaders::Both,
-        },
+        signing: config.signing,
     }
 }
 
@@ -300,10 +287,7 @@ fn api_settings(
     let public_url = config.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let mut settings = ApiSettings::new(tokens, &public_url);
     settings.https_only = config.https_only;
-    settings.secret_kind = match config.secret_kind {
-        SecretKind::Hmac => posthaste_server::SecretKind::Hmac,
-        SecretKind::Ed25519 => posthaste_server::SecretKind::Ed25519,
-    };
+    settings.secret_kind = config.secret_kind;
     settings.version = env!("CARGO_PKG_VERSION");
     Ok(settings)
 }

@@ -21,7 +21,9 @@ use posthaste_core::breaker::BreakerPolicy;
 use posthaste_core::lane::LaneRules;
 use posthaste_core::limits;
 use posthaste_core::retry::RetryPolicy;
+use posthaste_engine::SigningHeaders;
 use posthaste_engine::guard::Allowed;
+use posthaste_server::SecretKind;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ pub struct Config {
     pub final_statuses: Vec<u16>,
     pub timeout: Duration,
     pub user_agent: String,
-    pub headers: SignatureHeaders,
+    pub signing: SigningHeaders,
     pub secret_kind: SecretKind,
     pub https_only: bool,
     pub rules: LaneRules,
@@ -69,21 +71,6 @@ pub struct Config {
 /// The key that tokens are signed with; `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JwtSecret(String);
-
-/// Which prefix the signature's headers have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SignatureHeaders {
-    Webhook,
-    Svix,
-    Both,
-}
-
-/// What secrets of new endpoints are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretKind {
-    Hmac,
-    Ed25519,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -157,12 +144,10 @@ impl Config {
             })?,
             timeout,
             user_agent: parse(&layers, "http.user_agent", header_value)?,
-            headers: parse(&layers, "signing.headers", |text| {
-                value::choice(text, &SignatureHeaders::CHOICES)
+            signing: parse(&layers, "signing.headers", |text| {
+                value::choice(text, &SIGNING_HEADERS)
             })?,
-            secret_kind: parse(&layers, "signing.kind", |text| {
-                value::choice(text, &SecretKind::CHOICES)
-            })?,
+            secret_kind: parse(&layers, "signing.kind", |text| value::choice(text, &SECRET_KINDS))?,
             https_only: parse(&layers, "endpoint.https_only", value::boolean)?,
             rules: LaneRules {
                 breaker,
@@ -227,14 +212,14 @@ impl fmt::Debug for JwtSecret {
     }
 }
 
-impl SignatureHeaders {
-    const CHOICES: [(&'static str, Self); 3] =
-        [("webhook", Self::Webhook), ("svix", Self::Svix), ("both", Self::Both)];
-}
+const SIGNING_HEADERS: [(&str, SigningHeaders); 3] = [
+    ("webhook", SigningHeaders::Webhook),
+    ("svix", SigningHeaders::Svix),
+    ("both", SigningHeaders::Both),
+];
 
-impl SecretKind {
-    const CHOICES: [(&'static str, Self); 2] = [("hmac", Self::Hmac), ("ed25519", Self::Ed25519)];
-}
+const SECRET_KINDS: [(&str, SecretKind); 2] =
+    [("hmac", SecretKind::Hmac), ("ed25519", SecretKind::Ed25519)];
 
 impl LogFormat {
     const CHOICES: [(&'static str, Self); 2] = [("text", Self::Text), ("json", Self::Json)];

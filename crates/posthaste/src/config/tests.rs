@@ -41,11 +41,8 @@ fn nothing_set_is_the_documented_default() {
     assert_eq!(config.listen, "127.0.0.1:8071".parse().unwrap());
     assert_eq!(config.database, Path::new("./posthaste-data/posthaste.db"));
     assert_eq!(config.retry, RetryPolicy::default());
-    assert_eq!(config.timeout, Duration::from_secs(15));
-    assert_eq!(config.rules.breaker.failure_threshold, 10);
-    assert_eq!(config.rules.breaker.cooldown, Duration::from_secs(5));
-    assert_eq!(config.rules.breaker.cooldown_max, Duration::from_secs(3_600));
-    assert_eq!(config.rules.disable_after, Some(5 * DAY));
+    assert_eq!(config.timeout, limits::TIMEOUT_DEFAULT);
+    assert_eq!(config.rules, LaneRules::default());
     assert_eq!(config.jwt_secret, None);
     assert!(config.warnings.is_empty());
 }
@@ -82,7 +79,7 @@ fn every_variable_of_the_contract_is_read() {
     assert_eq!(config.jwt_secret.unwrap().expose(), "a-secret-of-some-length");
     assert_eq!(config.retry, RetryPolicy::Schedule { delays_ms: vec![1_000, 2_000], jitter: 0.1 });
     assert_eq!(config.final_statuses, [400, 422]);
-    assert_eq!(config.headers, SignatureHeaders::Both);
+    assert_eq!(config.signing, SigningHeaders::Both);
     assert_eq!(config.secret_kind, SecretKind::Ed25519);
     assert!(config.https_only);
     assert_eq!(config.rules.disable_after, None);
