@@ -21,6 +21,7 @@ mod page;
 mod query;
 mod serve;
 mod stall;
+mod standing;
 mod traffic;
 mod wire;
 
@@ -28,6 +29,7 @@ pub use serve::{ServeLimits, serve};
 
 use crate::auth::{Caller, TokenKeys, Verifier};
 use crate::call::Route;
+use crate::standing::Standing;
 use crate::traffic::Traffic;
 use axum::Router;
 use axum::extract::Request;
@@ -102,6 +104,7 @@ pub(crate) struct Shared {
     pub settings: ApiSettings,
     pub verifier: Verifier,
     pub traffic: Traffic,
+    pub standing: Standing,
     pub openapi: bytes::Bytes,
     /// The caller of what needs no token.
     pub nobody: Arc<Caller>,
@@ -120,6 +123,7 @@ pub fn router(api: Api) -> Router {
         openapi: api::openapi::document(&operations, api.settings.version),
         nobody: Arc::new(nobody()),
         traffic,
+        standing: Standing::default(),
         store: api.store,
         queue: api.queue,
         clock: api.clock,

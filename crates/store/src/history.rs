@@ -182,7 +182,10 @@ pub struct Status {
     pub failed_last_hour: u64,
     /// Attempts that failed in the last hour.
     pub failed_attempts_last_hour: u64,
+    /// With when it was accepted. What is held is not on its way.
     pub oldest_undelivered: Option<(DeliveryKey, Timestamp)>,
+    /// When the waiting delivery that has been due for longest became due; `None`: none is due.
+    pub oldest_due_at: Option<Timestamp>,
     /// From accepted to delivered, deliveries of the last hour.
     pub delivery_time: Option<Percentiles>,
     pub delivery_time_average: Option<Duration>,

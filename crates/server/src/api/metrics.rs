@@ -24,6 +24,7 @@ async fn metrics(call: Call) -> Result<Answer> {
         text.push('\n');
     }
     call.shared.traffic.render(&mut text);
+    call.shared.standing.render(&*call.shared.store, call.now, &mut text).await;
     let mut answer = Answer::raw(StatusCode::OK, text.into());
     answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
     Ok(answer)

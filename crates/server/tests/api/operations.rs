@@ -345,10 +345,29 @@ async fn status_health_and_metrics() {
     for method in [Method::GET, Method::HEAD] {
         server.call_as("", method, "/api/v1/health/ping", &[], "").await.expect(204);
     }
+    server.clock.advance(std::time::Duration::from_secs(60));
     let metrics = server.call_as("", Method::GET, "/metrics", &[], "").await;
     assert!(metrics.text().starts_with("posthaste_of_the_process 1\n"));
     assert!(metrics.text().contains("posthaste_messages_accepted_total 1\n"));
     assert!(!metrics.text().contains(&application));
+    let gauge = |name: &str| {
+        let line = metrics.text().lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name}")).trim().parse::<f64>().unwrap()
+    };
+    assert_eq!(gauge(r#"posthaste_deliveries{state="pending"}"#), 1.0);
+    assert_eq!(gauge(r#"posthaste_deliveries{state="dead_letter"}"#), 0.0);
+    for name in ["posthaste_oldest_undelivered_seconds", "posthaste_oldest_due_seconds"] {
+        assert!((60.0..61.0).contains(&gauge(name)), "{name} is {}", gauge(name));
+    }
+    // A reading holds for some seconds, however often it is asked for.
+    server.message(&application).await;
+    let pending = async || {
+        let again = server.call_as("", Method::GET, "/metrics", &[], "").await;
+        again.text().lines().find(|line| line.contains("\"pending\"")).unwrap().to_owned()
+    };
+    assert!(pending().await.ends_with(" 1"));
+    server.clock.advance(std::time::Duration::from_secs(5));
+    assert!(pending().await.ends_with(" 2"));
 }
 
 #[tokio::test]

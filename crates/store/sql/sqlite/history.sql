@@ -192,11 +192,11 @@ SELECT count(*) FROM delivery WHERE endpoint_id = ?1 AND state = 0;
 SELECT count(*) FROM delivery WHERE endpoint_id = ?1 AND state = 2;
 
 -- name: status_open
--- Open deliveries by state, in one walk over the (small) table of open ones.
+-- Open deliveries by state and the first due time, in one walk over the (small) table of open ones.
 SELECT count(*) FILTER (WHERE state = 0 AND attempts = 0),
     count(*) FILTER (WHERE state = 0 AND attempts > 0),
     count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
-    count(*) FILTER (WHERE reopened = 1)
+    count(*) FILTER (WHERE reopened = 1), min(due_at) FILTER (WHERE state = 0)
 FROM delivery;
 
 -- name: status_oldest

@@ -82,6 +82,16 @@ pub async fn status_tells_how_it_stands(ground: &dyn Ground) {
     assert_eq!(oldest, key(&endpoint, messages[2]));
     assert_eq!(accepted_at, jobs[2].message.created_at);
     assert_eq!((status.breakers_open, status.endpoints_disabled, status.workers), (0, 0, 1));
+    // The one that was not claimed; the retry is due later.
+    assert_eq!(status.oldest_due_at, Some(messages[5].timestamp()));
+    let last = world.claim_one(worker(1)).await;
+    world.deliver(&last).await;
+    let status = world.store.status(world.now()).await.unwrap();
+    assert_eq!(status.oldest_due_at, None);
+    let due_at = world.now().after(Duration::from_secs(60));
+    world.pass_secs(61);
+    let status = world.store.status(world.now()).await.unwrap();
+    assert_eq!(status.oldest_due_at, Some(due_at));
     world.pass_secs(3_700);
     let status = world.store.status(world.now()).await.unwrap();
     assert_eq!((status.delivered_last_hour, status.failed_last_hour, status.workers), (0, 0, 0));

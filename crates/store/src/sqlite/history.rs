@@ -320,7 +320,9 @@ fn status(db: Db<'_>, now: Timestamp) -> Result<Status> {
         status.awaiting_retry = row.number()?;
         status.in_flight = row.number()?;
         status.held = row.number()?;
-        row.number()
+        let reopened = row.number()?;
+        status.oldest_due_at = row.opt_time()?.filter(|due_at| *due_at <= now);
+        Ok(reopened)
     })?;
     let dead: u64 = db.get(sql::STATUS_DEAD, [], |row| row.number())?;
     status.dead_letter = dead.saturating_sub(reopened);
