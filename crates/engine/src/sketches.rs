@@ -21,7 +21,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Sketches {
     windows: BTreeMap<(Scope, Timestamp), Window>,
-    /// The endpoint's hour before the current one, so that the P95 does not start anew with every hour.
+    /// The endpoint's hour before the current one, so that the P95 does not start anew with every
+    /// hour.
     last_hour: BTreeMap<EndpointId, (Timestamp, Sketch)>,
     flushed_at: Timestamp,
     is_dirty: bool,

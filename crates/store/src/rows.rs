@@ -433,8 +433,8 @@ fn answer(row: &mut Fields<'_>) -> Result<Answer> {
     }
 }
 
-/// id, application_id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor,
-/// created_at, updated_at
+/// id, application_id, endpoint_id, since, until, states, rate_per_second, status, replayed,
+/// cursor, created_at, updated_at
 pub(crate) fn task(row: &mut Fields<'_>) -> Result<Task> {
     Ok(Task {
         id: row.id()?,

@@ -186,7 +186,7 @@ fn unused(tree: &Tree, files: &[SqlFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
         for query in &file.queries {
-            // The constant of a query has its name in capitals; rustc warns of one that nobody uses.
+            // The constant of a query has its name in capitals; rustc warns of one nobody uses.
             let constant = query.name.to_ascii_uppercase();
             let used = users.iter().any(|user| {
                 [query.name, &constant].iter().any(|name| !find_words(&user.text, name).is_empty())

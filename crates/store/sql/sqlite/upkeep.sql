@@ -62,8 +62,8 @@ ON CONFLICT (id) DO NOTHING;
 
 -- name: task_find
 -- ?1 id. Primary keys.
-SELECT task.id, lane.application_id, task.endpoint_id, since, until, states, rate_per_second, status,
-    replayed, cursor, created_at, updated_at
+SELECT task.id, lane.application_id, task.endpoint_id, since, until, states, rate_per_second,
+    status, replayed, cursor, created_at, updated_at
 FROM task
 CROSS JOIN lane ON lane.endpoint_id = task.endpoint_id
 WHERE task.id = ?1;
@@ -71,8 +71,8 @@ WHERE task.id = ?1;
 -- name: task_next
 -- Index task_running: the one that waited longest goes first. One whose endpoint is disabled waits
 -- until it is enabled.
-SELECT lane.state, paced_until, task.id, lane.application_id, task.endpoint_id, since, until, states,
-    rate_per_second, status, replayed, cursor, created_at, updated_at
+SELECT lane.state, paced_until, task.id, lane.application_id, task.endpoint_id, since, until,
+    states, rate_per_second, status, replayed, cursor, created_at, updated_at
 FROM task
 CROSS JOIN lane ON lane.endpoint_id = task.endpoint_id
 WHERE task.status = 0 AND lane.state <> 1 AND lane.sweep = 0

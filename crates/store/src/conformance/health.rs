@@ -72,14 +72,21 @@ pub async fn application_rate_limit(ground: &dyn Ground) {
     for _ in 0..10 {
         world.publish(&application).await;
     }
-    // Twenty deliveries over two endpoints, ten a second together.
+    // Twenty deliveries over two endpoints, ten a second together, by two processes in turn.
+    let other = world.another(ground).await;
+    other.pass(world.now().since(other.now()));
+    let mut processes = [(&world, worker(1)), (&other, worker(2))];
     let mut sent = Vec::new();
     while sent.len() < 20 {
-        let claimed = world.claimed(worker(1)).await;
+        let (process, worker) = processes[0];
+        let claimed = process.claimed(worker).await;
         let next = claimed.next_due_at;
         sent.extend(jobs(claimed).iter().map(|_| world.now()));
         let Some(at) = next else { break };
-        world.pass(at.since(world.now()).max(Duration::from_millis(1)));
+        let pause = at.since(world.now()).max(Duration::from_millis(1));
+        world.pass(pause);
+        other.pass(pause);
+        processes.reverse();
     }
     assert_eq!(sent.len(), 20);
     for pair in sent.windows(11) {

@@ -65,8 +65,9 @@ macro_rules! conformance_tests {
             f067_rate_limit_holds, f067_rate_limit_holds_over_processes, application_rate_limit,
             waiting_for_a_token_costs_no_attempt, open_breaker_is_passed_over,
             open_breaker_costs_new_messages_nothing, one_probe_of_all_processes, probe_that_fails,
-            late_probe_of_an_earlier_outage, probe_that_succeeds_drains, ramp_holds_over_processes, ramp_ends_when_nothing_waits,
-            early_probe_leaves_the_plan, unused_probe_frees_its_place, lost_probe_frees_its_place,
+            late_probe_of_an_earlier_outage, probe_that_succeeds_drains, ramp_holds_over_processes,
+            ramp_ends_when_nothing_waits, early_probe_leaves_the_plan,
+            unused_probe_frees_its_place, lost_probe_frees_its_place,
             quiet_when_asked, gone_disables, failing_disables, failing_warns,
             sick_lane_leaves_others_alone, health_survives_a_restart,
         }
@@ -92,9 +93,8 @@ macro_rules! conformance_tests {
             dead_letters_are_listed, dead_letters_in_pages,
         }
         $crate::conformance_tests! { @group $ground; status:
-            windows_are_merged,
-            status_tells_how_it_stands, failures_count_when_given_up, delivery_times,
-            notices_newest_first,
+            windows_are_merged, status_tells_how_it_stands, failures_count_when_given_up,
+            delivery_times, notices_newest_first,
         }
         $crate::conformance_tests! { @group $ground; upkeep:
             f069_leases_of_a_silent_worker, live_worker_keeps_its_leases, expired_lease,
