@@ -134,8 +134,6 @@ pub enum Verdict {
     Delivered,
     RetryAt(Timestamp),
     Dead(Cause),
-    /// The delivery waits for a human, such as when its endpoint was just disabled.
-    Held,
 }
 
 impl Verdict {
@@ -144,7 +142,6 @@ impl Verdict {
             Self::Delivered => "delivered",
             Self::RetryAt(_) => "retry",
             Self::Dead(_) => "dead_letter",
-            Self::Held => "held",
         }
     }
 }

@@ -32,7 +32,6 @@ pub struct Metrics {
     delivered: AtomicU64,
     retried: AtomicU64,
     dead: AtomicU64,
-    held: AtomicU64,
     latency: [AtomicU64; BUCKETS_MS.len()],
     latency_count: AtomicU64,
     latency_sum_us: AtomicU64,
@@ -56,7 +55,6 @@ impl Metrics {
             Verdict::Delivered => &self.delivered,
             Verdict::RetryAt(_) => &self.retried,
             Verdict::Dead(_) => &self.dead,
-            Verdict::Held => &self.held,
         };
         verdict.fetch_add(1, Relaxed);
         let total = record.outcome.timing.total;
@@ -102,12 +100,9 @@ impl Metrics {
             page.labelled("posthaste_attempts_total", "outcome", outcome, count.load(Relaxed));
         }
         page.head("posthaste_verdicts_total", "counter", "Attempts by what followed.");
-        for (verdict, count) in [
-            ("delivered", &self.delivered),
-            ("retry", &self.retried),
-            ("dead_letter", &self.dead),
-            ("held", &self.held),
-        ] {
+        for (verdict, count) in
+            [("delivered", &self.delivered), ("retry", &self.retried), ("dead_letter", &self.dead)]
+        {
             page.labelled("posthaste_verdicts_total", "verdict", verdict, count.load(Relaxed));
         }
         self.render_latency(&mut page);

@@ -1,5 +1,5 @@
-//! How far one exchange came and how long its parts took. The courier is the only place with a
-//! monotonic clock: everywhere else time is an argument.
+//! How far one exchange came and how long its parts took. The courier measures with a monotonic
+//! clock of its own; what is decided or stored gets its time as an argument.
 
 use super::wire::Meter;
 use posthaste_core::outcome::{Answer, Failure, FailureKind, Outcome, Phase, Timing};

@@ -97,8 +97,8 @@ pub(crate) struct MessageAttemptOut {
     pub attempt_number: u32,
     /// What the attempt showed: `success`, `status_503`, `timeout`, `connect`, ...
     pub outcome: String,
-    /// What became of it: `delivered`, `retry`, `dead_letter`, `held`, or `stale` when another
-    /// worker had taken over.
+    /// What became of it: `delivered`, `retry`, `dead_letter`, or `stale` when another worker had
+    /// taken over.
     pub verdict: String,
     pub next_attempt: Option<Time>,
     pub timestamp: Time,

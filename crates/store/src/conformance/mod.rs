@@ -51,7 +51,7 @@ macro_rules! conformance_tests {
             f048_same_key_other_request, f048_same_key_at_once, idempotency_key_expires,
             same_event_id_at_once, f005_bytes_stay_as_they_are, f032_nul_bytes,
             f101_largest_payload, delivered_is_done, retry_waits_for_its_time,
-            dead_letter_has_its_cause, held_by_verdict, f070_late_record_changes_nothing,
+            dead_letter_has_its_cause, f070_late_record_changes_nothing,
             f038_any_answer_is_kept, too_many_records, message_comes_back_whole,
         }
         $crate::conformance_tests! { @group $ground; claim:

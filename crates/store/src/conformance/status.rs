@@ -69,20 +69,24 @@ pub async fn status_tells_how_it_stands(ground: &dyn Ground) {
     let mut request = world.request(worker(1));
     request.lane_max = 5;
     let jobs = jobs(world.store.claim(request).await.unwrap());
+    let paused = world.application().await;
+    let disabled = world.endpoint(&paused).await;
+    world.disable(&disabled).await;
+    world.publish(&paused).await;
     world.deliver(&jobs[0]).await;
     world.kill(&jobs[1]).await;
     world.retry(&jobs[2], 60).await;
-    world.record(&jobs[3], status(429), Verdict::Held).await;
+    world.retry(&jobs[3], 60).await;
     let status = world.store.status(world.now()).await.unwrap();
-    assert_eq!((status.pending, status.awaiting_retry, status.in_flight), (1, 1, 1));
+    assert_eq!((status.pending, status.awaiting_retry, status.in_flight), (1, 2, 1));
     assert_eq!((status.dead_letter, status.held), (1, 1));
     assert_eq!((status.delivered_last_hour, status.failed_last_hour), (1, 1));
     assert_eq!(status.failed_attempts_last_hour, 3);
     let (oldest, accepted_at) = status.oldest_undelivered.unwrap();
     assert_eq!(oldest, key(&endpoint, messages[2]));
     assert_eq!(accepted_at, jobs[2].message.created_at);
-    assert_eq!((status.breakers_open, status.endpoints_disabled, status.workers), (0, 0, 1));
-    // The one that was not claimed; the retry is due later.
+    assert_eq!((status.breakers_open, status.endpoints_disabled, status.workers), (0, 1, 1));
+    // The one that was not claimed; the retries are due later.
     assert_eq!(status.oldest_due_at, Some(messages[5].timestamp()));
     let last = world.claim_one(worker(1)).await;
     world.deliver(&last).await;

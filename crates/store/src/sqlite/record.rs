@@ -83,11 +83,10 @@ impl Run<'_> {
         let in_force = match (&record.verdict, state) {
             (Verdict::Delivered, _) => end(tx, record, rows::DELIVERED, None)?,
             (Verdict::Dead(cause), _) => end(tx, record, rows::DEAD_LETTER, Some(cause.clone()))?,
-            (Verdict::RetryAt(_) | Verdict::Held, LaneState::Deleted) => {
+            (Verdict::RetryAt(_), LaneState::Deleted) => {
                 end(tx, record, rows::CANCELLED, Some(Cause::EndpointDeleted))?
             }
             (Verdict::RetryAt(due_at), _) => wait(tx, record, state.waits_as(), *due_at)?,
-            (Verdict::Held, _) => wait(tx, record, rows::HELD, self.batch.now)?,
         };
         keep(tx, record, endpoint, in_force)?;
         if !in_force {
@@ -118,7 +117,7 @@ impl Run<'_> {
                 }
             }
             Verdict::Dead(_) => tally.failed += 1,
-            Verdict::RetryAt(_) | Verdict::Held => {}
+            Verdict::RetryAt(_) => {}
         }
         tally.failed_attempts += u32::from(record.outcome.class() != OutcomeClass::Success);
     }
