@@ -99,11 +99,12 @@ impl Carrier {
         let mut next = Some(job);
         while let Some(job) = next {
             let endpoint = job.endpoint.clone();
+            let bytes = job.message.payload.as_ref().map_or(0, bytes::Bytes::len);
             let record = self.attempt(job).await;
             let weight = breaker::weigh(record.outcome.class());
             let took = record.outcome.timing.total;
             recorder.record(record, endpoint.clone()).await;
-            next = lanes.finished(endpoint.id, weight, took);
+            next = lanes.finished(endpoint.id, weight, took, bytes);
         }
     }
 

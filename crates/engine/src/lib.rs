@@ -113,7 +113,7 @@ impl Engine {
         let capacity = Capacity {
             in_flight_max: settings.in_flight_max,
             waiting_max: (8 * settings.in_flight_max).max(limits::CLAIM_BATCH_MAX),
-            waiting_bytes_max: settings.memory_bytes_max,
+            bytes_max: settings.memory_bytes_max,
         };
         let lanes = Arc::new_cyclic(|lanes: &std::sync::Weak<Lanes>| {
             let (carrier, lanes) = (carrier.clone(), lanes.clone());

@@ -5,26 +5,28 @@
 //! a detour through the store, never a promise.
 //!
 //! **Invariant:** deliveries in flight are bounded three times: per lane by a window that grows
-//! with success and shrinks with slow failure, over all lanes, and over all lanes whose last answer was
-//! not a success, which together get at most half. So no number of sick endpoints can take the
-//! room of the healthy ones.
+//! with success and shrinks with slow failure, over all lanes, and over all lanes whose last answer
+//! was not a success, which together get at most half. So no number of sick endpoints can take the
+//! room of the healthy ones. The payload bytes in memory, in flight too, are bounded likewise; what
+//! one claim brings may exceed the bound once.
+
+mod table;
 
 use async_trait::async_trait;
 use posthaste_core::breaker::Weight;
-use posthaste_core::delivery::{Class, LeasedDelivery};
+use posthaste_core::delivery::LeasedDelivery;
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::{EndpointId, WorkerId};
 use posthaste_core::lane::{Admission, Health, LaneRules};
-use posthaste_core::time::{Clock, Timestamp};
+use posthaste_core::time::Clock;
 use posthaste_queue::{FastPath, Job, Room};
 use posthaste_store::outbox::{ClaimedLane, LeaseTerms};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use table::{Lane, Table, size_of};
 use tokio::sync::Notify;
 
-/// The window of a lane that nothing is known of.
-const WINDOW_START: u32 = 8;
 const WINDOW_MIN: u32 = 2;
 /// A failure that took this long shrinks the window.
 const SLOW: Duration = Duration::from_secs(1);
@@ -42,10 +44,10 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 pub struct Capacity {
     /// Deliveries in flight over all lanes.
     pub in_flight_max: usize,
-    /// Jobs that wait in memory over all lanes ...
+    /// Jobs that wait in memory over all lanes.
     pub waiting_max: usize,
-    /// ... and the payloads they hold, in bytes.
-    pub waiting_bytes_max: usize,
+    /// Payload bytes of what waits or is in flight, over all lanes.
+    pub bytes_max: usize,
 }
 
 pub struct Lanes {
@@ -61,43 +63,6 @@ pub struct Lanes {
     pub freed: Notify,
     /// Memory has room again after it was full.
     relief: Notify,
-}
-
-#[derive(Default)]
-struct Table {
-    lanes: HashMap<EndpointId, Lane>,
-    /// Lanes with waiting jobs and free window, each once, in the order of their turns.
-    ready: VecDeque<EndpointId>,
-    in_flight: usize,
-    /// Of those, in lanes whose last answer was not a success.
-    in_flight_unproven: usize,
-    waiting: usize,
-    waiting_bytes: usize,
-    /// Somebody waits for memory to have room again.
-    pressed: bool,
-    stopping: bool,
-}
-
-struct Lane {
-    health: Health,
-    window: u32,
-    /// The last answer was a success.
-    proven: bool,
-    in_flight: u32,
-    /// How many of them were counted as unproven when they started.
-    in_flight_unproven: u32,
-    /// By class, oldest first.
-    waiting: [VecDeque<(Timestamp, Job)>; Class::ALL.len()],
-    waiting_count: usize,
-    reserved: usize,
-    /// Turns taken, to let lower classes have theirs.
-    turns: u32,
-    /// The store has due deliveries of this lane: new ones queue behind them.
-    backlog: bool,
-    /// It has them because memory had no room, not because the endpoint is unwell.
-    overflowed: bool,
-    listed: bool,
-    used_at: Timestamp,
 }
 
 /// What a claim asked for.
@@ -147,7 +112,7 @@ impl Lanes {
     /// How many deliveries a claim may bring.
     pub fn room(&self) -> usize {
         let table = self.lock();
-        if table.stopping {
+        if table.stopping || table.bytes >= self.capacity.bytes_max {
             return 0;
         }
         // As many again as may be in flight wait in memory, so that no slot idles during a claim.
@@ -158,7 +123,11 @@ impl Lanes {
     /// Lanes that can take fewer than `lane_max` more now, with what they can take.
     pub fn full(&self, lane_max: u32) -> Vec<(EndpointId, u32)> {
         let table = self.lock();
+        let no_bytes = table.bytes_unproven >= self.capacity.bytes_max / 2;
         let room = |lane: &Lane| {
+            if no_bytes && !lane.proven {
+                return 0;
+            }
             (2 * lane.window).saturating_sub(lane.in_flight + lane.waiting_count as u32)
         };
         table
@@ -196,33 +165,29 @@ impl Lanes {
         self.relief.notify_waiters();
     }
 
-    /// An attempt ended. Returns the next job for the same task, if one may go.
-    pub fn finished(&self, id: EndpointId, weight: Weight, took: Duration) -> Option<Job> {
+    /// An attempt with a payload of `bytes` ended after `took`. Returns the next job for the same
+    /// task, if one may go.
+    pub fn finished(
+        &self,
+        id: EndpointId,
+        weight: Weight,
+        took: Duration,
+        bytes: usize,
+    ) -> Option<Job> {
         let now = self.clock.now();
         let mut table = self.lock();
         let lane = table.lane(id, now);
-        lane.in_flight = lane.in_flight.saturating_sub(1);
-        let counted = lane.in_flight_unproven;
-        match weight {
-            Weight::Good => {
-                lane.window = (lane.window + 1).min(self.rules.in_flight_max);
-                lane.proven = true;
-                lane.in_flight_unproven = 0;
-            }
-            // Quick failures hold no room, and the breaker deals with them.
-            Weight::Bad => {
-                if took >= SLOW {
-                    lane.window = (lane.window / 2).max(WINDOW_MIN);
-                }
-                lane.proven = false;
-            }
-            Weight::Neutral => {}
-        }
-        lane.in_flight_unproven = lane.in_flight_unproven.min(lane.in_flight);
-        let released = (counted - lane.in_flight_unproven) as usize;
         let backlog = lane.backlog;
-        table.in_flight -= 1;
-        table.in_flight_unproven -= released;
+        match weight {
+            Weight::Good => lane.window = (lane.window + 1).min(self.rules.in_flight_max),
+            // Quick failures hold no room, and the breaker deals with them.
+            Weight::Bad if took >= SLOW => lane.window = (lane.window / 2).max(WINDOW_MIN),
+            Weight::Bad | Weight::Neutral => {}
+        }
+        table.land(id, bytes);
+        if weight != Weight::Neutral {
+            table.prove(id, weight == Weight::Good);
+        }
         table.list(id);
         let next = self.next(&mut table);
         let more = next.is_some() && !table.ready.is_empty();
@@ -317,7 +282,7 @@ impl Lanes {
         for _ in 0..table.ready.len() {
             let id = table.ready.pop_front()?;
             let unproven_full = table.in_flight_unproven >= self.capacity.in_flight_max / 2;
-            let lane = table.lanes.get_mut(&id)?;
+            let Some(lane) = table.lanes.get_mut(&id) else { continue };
             lane.listed = false;
             if lane.waiting_count == 0 || lane.in_flight >= self.lane_max(lane) {
                 continue;
@@ -327,16 +292,11 @@ impl Lanes {
                 table.ready.push_back(id);
                 continue;
             }
-            let unproven = !lane.proven;
-            let Some(job) = lane.pop() else { continue };
-            lane.in_flight += 1;
-            lane.in_flight_unproven += u32::from(unproven);
-            table.in_flight += 1;
-            table.in_flight_unproven += usize::from(unproven);
-            table.waiting -= 1;
-            table.waiting_bytes -= size_of(&job);
+            let job = table.launch(id);
             table.list(id);
-            return Some(job);
+            if job.is_some() {
+                return job;
+            }
         }
         None
     }
@@ -344,8 +304,8 @@ impl Lanes {
     /// Whether one of the endpoints, well as it is, has more to do than memory holds.
     fn presses(&self, endpoints: &[Arc<Endpoint>]) -> bool {
         let mut table = self.lock();
-        let is_full = table.waiting >= self.capacity.waiting_max
-            || table.waiting_bytes >= self.capacity.waiting_bytes_max;
+        let is_full =
+            table.waiting >= self.capacity.waiting_max || table.bytes >= self.capacity.bytes_max;
         let overflowed = |endpoint: &Arc<Endpoint>| {
             table.lanes.get(&endpoint.id).is_some_and(|lane| lane.overflowed && lane.proven)
         };
@@ -370,9 +330,14 @@ impl FastPath for Lanes {
     fn reserve(&self, id: EndpointId, bytes: usize) -> Option<Room> {
         let now = self.clock.now();
         let mut table = self.lock();
+        let proven = table.lane(id, now).proven;
+        // One payload always fits, however large.
+        let within = |held: usize, max: usize| held == 0 || held + bytes <= max;
+        let bytes_max = self.capacity.bytes_max;
         let fits = !table.stopping
             && table.waiting < self.capacity.waiting_max
-            && table.waiting_bytes + bytes <= self.capacity.waiting_bytes_max;
+            && within(table.bytes, bytes_max)
+            && (proven || within(table.bytes_unproven, bytes_max / 2));
         let lane = table.lane(id, now);
         let healthy =
             matches!(lane.health.admit(&self.rules, now), Admission::Go { drain: false, .. });
@@ -389,7 +354,7 @@ impl FastPath for Lanes {
         }
         lane.reserved += 1;
         table.waiting += 1;
-        table.waiting_bytes += bytes;
+        table.hold(id, bytes);
         Some(Room { endpoint_id: id, bytes })
     }
 
@@ -419,105 +384,5 @@ impl FastPath for Lanes {
     }
 }
 
-impl Table {
-    fn lane(&mut self, id: EndpointId, now: Timestamp) -> &mut Lane {
-        let lane = self.lanes.entry(id).or_insert_with(|| Lane::new(now));
-        lane.used_at = now;
-        lane
-    }
-
-    fn wait(&mut self, now: Timestamp, job: Job) {
-        let id = job.endpoint.id;
-        self.waiting += 1;
-        self.waiting_bytes += size_of(&job);
-        let lane = self.lane(id, now);
-        lane.waiting_count += 1;
-        lane.waiting[job.delivery.class as usize].push_back((now, job));
-        self.list(id);
-    }
-
-    fn unreserve(&mut self, room: &Room) {
-        self.waiting = self.waiting.saturating_sub(1);
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(room.bytes);
-        if let Some(lane) = self.lanes.get_mut(&room.endpoint_id) {
-            lane.reserved = lane.reserved.saturating_sub(1);
-        }
-    }
-
-    /// Gives the lane a turn, if it has something to do and is not in line already.
-    fn list(&mut self, id: EndpointId) {
-        if let Some(lane) = self.lanes.get_mut(&id)
-            && !lane.listed
-            && lane.waiting_count > 0
-            && lane.in_flight < lane.window
-        {
-            lane.listed = true;
-            self.ready.push_back(id);
-        }
-    }
-
-    /// Takes the waiting jobs that `which` picks by when they began to wait out of the lane.
-    fn empty(
-        &mut self,
-        id: EndpointId,
-        given_back: &mut Vec<LeasedDelivery>,
-        which: impl Fn(Timestamp) -> bool,
-    ) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
-        for queue in &mut lane.waiting {
-            queue.retain(|(since, job)| {
-                let goes = which(*since);
-                if goes {
-                    lane.waiting_count -= 1;
-                    self.waiting -= 1;
-                    self.waiting_bytes -= size_of(job);
-                    lane.backlog = true;
-                    given_back.push(job.delivery);
-                }
-                !goes
-            });
-        }
-    }
-}
-
-impl Lane {
-    fn new(now: Timestamp) -> Self {
-        Self {
-            health: Health::default(),
-            window: WINDOW_START,
-            proven: false,
-            in_flight: 0,
-            in_flight_unproven: 0,
-            waiting: Default::default(),
-            waiting_count: 0,
-            reserved: 0,
-            turns: 0,
-            backlog: false,
-            overflowed: false,
-            listed: false,
-            used_at: now,
-        }
-    }
-
-    /// The oldest job of the class whose turn it is: every fourth turn goes to the lowest class
-    /// that has something waiting, the others to the highest.
-    fn pop(&mut self) -> Option<Job> {
-        self.turns = self.turns.wrapping_add(1);
-        let queue = if self.turns.is_multiple_of(4) {
-            self.waiting.iter_mut().rev().find(|queue| !queue.is_empty())
-        } else {
-            self.waiting.iter_mut().find(|queue| !queue.is_empty())
-        };
-        let (_, job) = queue?.pop_front()?;
-        self.waiting_count -= 1;
-        Some(job)
-    }
-}
-
-fn size_of(job: &Job) -> usize {
-    job.message.payload.as_ref().map_or(0, bytes::Bytes::len)
-}
-
 #[cfg(test)]
-#[path = "lanes_tests.rs"]
 mod tests;

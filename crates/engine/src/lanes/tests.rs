@@ -1,17 +1,17 @@
 use super::*;
 use bytes::Bytes;
 use posthaste_core::breaker::{Breaker, BreakerPolicy, Position};
-use posthaste_core::delivery::{DeliveryKey, Lease, Trigger};
+use posthaste_core::delivery::{Class, DeliveryKey, Lease, Trigger};
 use posthaste_core::endpoint::{Endpoint, EndpointHeaders, EndpointPolicy, EndpointUrl};
 use posthaste_core::event::EventTypeName;
 use posthaste_core::id::{ApplicationId, MessageId};
 use posthaste_core::message::Message;
 use posthaste_core::sign::{Secret, SecretRing};
+use posthaste_core::time::Timestamp;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-const CAPACITY: Capacity =
-    Capacity { in_flight_max: 10, waiting_max: 1_000, waiting_bytes_max: 1_000_000 };
+const CAPACITY: Capacity = Capacity { in_flight_max: 10, waiting_max: 1_000, bytes_max: 1_000_000 };
 
 const QUICK: Duration = Duration::from_millis(5);
 
@@ -21,6 +21,11 @@ impl Clock for HandClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::Relaxed))
     }
+}
+
+/// A claim that found nothing left anywhere.
+fn all_asked() -> Asked {
+    Asked { lane_max: 32, had_all: true, ..Asked::default() }
 }
 
 struct Bench {
@@ -128,7 +133,7 @@ fn a_lane_never_has_more_in_flight_than_its_bound() {
     }
     assert_eq!(bench.started().len(), 4);
     assert_eq!(bench.lanes.occupancy().waiting, 16);
-    let next = bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK).unwrap();
+    let next = bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10).unwrap();
     assert_eq!(numbers(&next), (1, 4));
     assert_eq!(bench.started(), []);
 }
@@ -143,12 +148,13 @@ fn lanes_take_turns() {
     bench.started();
     // Both have shown that they are well; from then on each finished job makes room for one.
     for endpoint in [1, 2] {
-        bench.lanes.finished(endpoint_id(endpoint), Weight::Good, QUICK).unwrap();
+        bench.lanes.finished(endpoint_id(endpoint), Weight::Good, QUICK, 10).unwrap();
     }
     bench.started();
     let mut turns = [0, 0];
     for turn in 0..8 {
-        let next = bench.lanes.finished(endpoint_id(1 + turn % 2), Weight::Good, QUICK).unwrap();
+        let next =
+            bench.lanes.finished(endpoint_id(1 + turn % 2), Weight::Good, QUICK, 10).unwrap();
         turns[usize::from(numbers(&next).0) - 1] += 1;
     }
     assert_eq!(turns, [4, 4]);
@@ -163,7 +169,7 @@ fn sick_lanes_leave_half_of_the_room() {
         }
     }
     assert_eq!(bench.started().len(), 5, "lanes that never answered well share half");
-    let healthy = bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK);
+    let healthy = bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10);
     assert!(healthy.is_some());
 }
 
@@ -174,14 +180,14 @@ fn a_failing_lane_is_narrowed_and_widens_again() {
         bench.accept(1, message, Class::First);
     }
     bench.started();
-    bench.lanes.finished(endpoint_id(1), Weight::Bad, QUICK);
+    bench.lanes.finished(endpoint_id(1), Weight::Bad, QUICK, 10);
     assert_eq!(bench.lanes.occupancy().in_flight, 4, "quick failures are the breaker's business");
     for _ in 0..4 {
-        bench.lanes.finished(endpoint_id(1), Weight::Bad, SLOW);
+        bench.lanes.finished(endpoint_id(1), Weight::Bad, SLOW, 10);
     }
     assert_eq!(bench.lanes.occupancy().in_flight, 2);
     for _ in 0..4 {
-        bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK);
+        bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10);
     }
     assert_eq!(bench.lanes.occupancy().in_flight, 4);
 }
@@ -195,7 +201,7 @@ fn lower_classes_get_a_turn() {
     assert!(bench.accept(1, 100, Class::Replay));
     bench.started();
     let replayed = (0..8)
-        .filter_map(|_| bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK))
+        .filter_map(|_| bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10))
         .any(|job| numbers(&job).1 == 100);
     assert!(replayed);
 }
@@ -226,7 +232,7 @@ fn what_waited_too_long_goes_back_to_the_store() {
     bench.clock.0.store(later.as_micros(), Ordering::Relaxed);
     assert_eq!(bench.lanes.tidy().len(), 2);
     assert!(!bench.accept(1, 7, Class::First), "those in the store go first");
-    let asked = Asked { lane_max: 32, had_all: true, ..Asked::default() };
+    let asked = all_asked();
     bench.lanes.take_claimed(Vec::new(), &asked);
     assert!(bench.accept(1, 8, Class::First));
 }
@@ -241,7 +247,7 @@ fn nothing_starts_once_stopped() {
     assert_eq!(bench.lanes.stop().len(), 2);
     assert!(bench.lanes.terms().is_none());
     assert!(!bench.accept(1, 9, Class::First));
-    assert!(bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK).is_none());
+    assert!(bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10).is_none());
     assert_eq!(bench.lanes.room(), 0);
 }
 
@@ -262,7 +268,8 @@ proptest! {
                 }
                 2 if !running.is_empty() => {
                     let id = running.remove(usize::from(endpoint) % running.len());
-                    running.extend(bench.lanes.finished(id, weight, SLOW).map(|job| job.endpoint.id));
+                    let next = bench.lanes.finished(id, weight, SLOW, 10);
+                    running.extend(next.map(|job| job.endpoint.id));
                 }
                 _ => {
                     if let Some(room) = bench.lanes.reserve(endpoint_id(endpoint), 10) {
@@ -280,13 +287,14 @@ proptest! {
             }
         }
         while let Some(id) = running.pop() {
-            running.extend(bench.lanes.finished(id, Weight::Good, QUICK).map(|job| job.endpoint.id));
+            let next = bench.lanes.finished(id, Weight::Good, QUICK, 10);
+            running.extend(next.map(|job| job.endpoint.id));
             running.extend(bench.started().iter().map(|(endpoint, _)| endpoint_id(*endpoint)));
         }
         let occupancy = bench.lanes.occupancy();
         prop_assert_eq!((occupancy.in_flight, occupancy.waiting), (0, 0));
         let table = bench.lanes.lock();
-        prop_assert_eq!((table.in_flight_unproven, table.waiting_bytes), (0, 0));
+        prop_assert_eq!((table.in_flight_unproven, table.bytes), (0, 0));
     }
 }
 
@@ -296,7 +304,7 @@ async fn a_publisher_is_held_back_until_memory_has_room_for_its_endpoints() {
     let first = job(1, 0, Class::First);
     // The lane has answered well, so that it is the memory that is short and not the endpoint.
     assert!(bench.accept(1, 0, Class::First));
-    bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK);
+    bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10);
     let accepted = (1..).take_while(|message| bench.accept(1, *message, Class::First)).count();
     assert!(accepted >= CAPACITY.waiting_max - 10, "{accepted}");
     let endpoints = [first.endpoint];
@@ -304,9 +312,35 @@ async fn a_publisher_is_held_back_until_memory_has_room_for_its_endpoints() {
     assert!(held.is_err(), "nothing has room");
 
     let other = [job(2, 0, Class::First).endpoint];
-    while bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK).is_some() {}
+    while bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10).is_some() {}
     bench.lanes.relieved(&other).await;
-    let asked = Asked { lane_max: 32, had_all: true, ..Asked::default() };
+    let asked = all_asked();
     bench.lanes.take_claimed(Vec::new(), &asked);
     bench.lanes.relieved(&endpoints).await;
+}
+
+#[test]
+fn payloads_in_flight_fill_the_memory_too() {
+    let bench = Bench::new();
+    let large = |endpoint: u8| {
+        let mut job = job(endpoint, 0, Class::First);
+        let message = Message { payload: Some(vec![0; 400_000].into()), ..(*job.message).clone() };
+        job.message = Arc::new(message);
+        job
+    };
+    // Lanes that have not answered yet share half of it, whatever the first one takes.
+    for (endpoint, fits) in [(1, true), (2, false)] {
+        let room = bench.lanes.reserve(endpoint_id(endpoint), 400_000);
+        assert_eq!(room.is_some(), fits, "endpoint {endpoint}");
+        if room.is_some() {
+            bench.lanes.hand_over(vec![large(endpoint)]);
+        }
+    }
+    assert_eq!(bench.started(), [(1, 0)], "it is in flight and no longer waits");
+    bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 400_000);
+    assert!(
+        bench.lanes.reserve(endpoint_id(2), 400_000).is_none(),
+        "the store has one to go first"
+    );
+    assert!(bench.lanes.reserve(endpoint_id(3), 400_000).is_some());
 }
