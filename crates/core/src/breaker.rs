@@ -10,6 +10,7 @@ use crate::outcome::{FailureKind, OutcomeClass};
 use crate::time::{Timestamp, within};
 use std::time::Duration;
 
+/// What a breaker lets through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Position {
     #[default]
@@ -20,6 +21,7 @@ pub enum Position {
     HalfOpen { probe_until: Timestamp },
 }
 
+/// One endpoint's breaker, as it is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breaker {
     pub position: Position,

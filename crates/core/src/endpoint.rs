@@ -16,8 +16,10 @@ use std::fmt;
 use std::time::Duration;
 use url::Url;
 
+/// An owner's own words about a thing; in the order of their names.
 pub type Metadata = BTreeMap<String, String>;
 
+/// The owner of endpoints and messages, within an organisation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Application {
     pub id: ApplicationId,
@@ -31,6 +33,7 @@ pub struct Application {
     pub updated_at: Timestamp,
 }
 
+/// Where messages of an application go, and how. `updated_at` is its version.
 #[derive(Clone, PartialEq)]
 pub struct Endpoint {
     pub id: EndpointId,
@@ -108,6 +111,7 @@ pub enum DisabledReason {
     Failing,
 }
 
+/// What an organisation says about the messages it sends under one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventType {
     pub organisation_id: OrganisationId,
@@ -211,6 +215,7 @@ const URL_TEXT_BYTES_MAX: usize = 4 * limits::URL_BYTES_MAX;
 #[derive(Clone, PartialEq, Eq)]
 pub struct EndpointUrl(Url);
 
+/// Why a text is no endpoint's address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     #[error("is not a URL: {0}")]
@@ -273,6 +278,7 @@ impl fmt::Debug for EndpointUrl {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EndpointHeaders(Vec<(String, String)>);
 
+/// Why headers cannot be added to requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     #[error("`{0}` is not a header name")]

@@ -29,6 +29,7 @@ pub struct Sketch {
     count: u64,
 }
 
+/// How many samples there were, and what half, 95 % and 99 % of them stayed within.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Percentiles {
     pub count: u64,

@@ -15,6 +15,7 @@ pub struct Outcome {
     pub remote: Option<IpAddr>,
 }
 
+/// What came back.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     Response(Response),
@@ -22,6 +23,7 @@ pub enum Answer {
     Failure(Failure),
 }
 
+/// A complete answer, whatever its status.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Response {
     pub status: u16,
@@ -33,6 +35,7 @@ pub struct Response {
     pub body_cut: bool,
 }
 
+/// Why there is no complete answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -41,6 +44,7 @@ pub struct Failure {
     pub detail: String,
 }
 
+/// What kept an answer from coming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {

@@ -51,6 +51,7 @@ pub struct Allowed {
     names: Vec<String>,
 }
 
+/// An entry of the list that means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{entry}` in {SETTING} is neither an address (192.168.3.7), a network (192.168.3.0/24, \

@@ -41,6 +41,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+/// What a worker is told at its start.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// New for every start of a process.

@@ -26,6 +26,7 @@ const OUTCOMES: [&str; 14] = [
     "status_other",
 ];
 
+/// What this worker did since it started.
 #[derive(Default)]
 pub struct Metrics {
     outcomes: [AtomicU64; OUTCOMES.len()],

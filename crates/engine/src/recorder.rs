@@ -20,9 +20,11 @@ use tokio::sync::{Notify, mpsc};
 const WAITING_MAX: usize = 4 * RECORD_BATCH_MAX;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
+/// Where attempts hand their records in.
 #[derive(Clone)]
 pub struct Recorder(mpsc::Sender<(Record, Arc<Endpoint>)>);
 
+/// The other end: collects records and writes them.
 pub struct Records(mpsc::Receiver<(Record, Arc<Endpoint>)>);
 
 impl Recorder {

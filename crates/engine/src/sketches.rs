@@ -18,6 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// ... and of the delivery times over all endpoints.
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// The sketches of windows that are not over, or have not been written.
 #[derive(Default)]
 pub struct Sketches {
     windows: BTreeMap<(Scope, Timestamp), Window>,

@@ -60,6 +60,7 @@ impl fmt::Debug for Api {
     }
 }
 
+/// The settings of the API.
 #[derive(Clone, Debug)]
 pub struct ApiSettings {
     pub tokens: TokenKeys,
@@ -74,6 +75,7 @@ pub struct ApiSettings {
     pub version: &'static str,
 }
 
+/// What the server makes for endpoints that bring no secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecretKind {
     #[default]

@@ -13,6 +13,7 @@ use posthaste_core::routing::Routes;
 use posthaste_core::time::Timestamp;
 use std::sync::Arc;
 
+/// Applications, endpoints, event types and begun requests, read and changed one at a time.
 #[async_trait]
 pub trait Catalog: Send + Sync {
     /// `Conflict` when the uid is taken within the organisation.
@@ -111,6 +112,7 @@ pub trait Catalog: Send + Sync {
     async fn drop_request(&self, key: IdempotencyKey) -> Result<()>;
 }
 
+/// What became of a request with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// Ours to do.
@@ -123,12 +125,14 @@ pub enum Begun {
     KeyReused,
 }
 
+/// An answer as it was given, to be given again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptAnswer {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
+/// Which event types are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventTypeFilter {
     pub include_archived: bool,
@@ -144,6 +148,7 @@ pub struct Page<Key> {
     pub from: Option<Cursor<Key>>,
 }
 
+/// Of keys; ids are ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Ascending,

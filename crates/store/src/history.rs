@@ -13,6 +13,7 @@ use posthaste_core::outcome::Outcome;
 use posthaste_core::time::Timestamp;
 use std::time::Duration;
 
+/// Reads only. Each call sees one state of the store, committed work and no other.
 #[async_trait]
 pub trait History: Send + Sync {
     /// By id or event id, within the application.
@@ -86,6 +87,8 @@ pub trait History: Send + Sync {
     async fn notices(&self, application: Option<ApplicationId>, limit: u32) -> Result<Vec<Notice>>;
 }
 
+/// Which messages are listed; every field that is set narrows it. Times are those of acceptance,
+/// or for attempts of their start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageFilter {
     pub channel: Option<Channel>,
@@ -97,6 +100,7 @@ pub struct MessageFilter {
     pub after: Option<Timestamp>,
 }
 
+/// Which attempts are listed; every field that is set narrows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttemptFilter {
     pub message: MessageFilter,
@@ -107,6 +111,7 @@ pub struct AttemptFilter {
     pub endpoint_id: Option<EndpointId>,
 }
 
+/// Which dead letters are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
     /// Empty: none. Filters below narrow it further.
@@ -117,6 +122,7 @@ pub struct DeadLetterFilter {
     pub after: Option<Timestamp>,
 }
 
+/// An attempt as it was recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredAttempt {
     pub id: AttemptId,
@@ -150,6 +156,7 @@ pub struct Delivery {
     pub last_status: Option<u16>,
 }
 
+/// How one endpoint does.
 #[derive(Clone, Debug)]
 pub struct EndpointHealth {
     pub health: Health,
@@ -170,6 +177,7 @@ impl EndpointHealth {
     }
 }
 
+/// The one row: how all deliveries of the store stand.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub pending: u64,

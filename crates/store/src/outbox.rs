@@ -14,6 +14,7 @@ use posthaste_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What happens to every message and delivery.
 #[async_trait]
 pub trait Outbox: Send + Sync {
     /// Commits a message and all its deliveries in one durable step, together with its
@@ -54,12 +55,14 @@ pub struct Acceptance {
     pub lease: Option<LeaseTerms>,
 }
 
+/// A delivery of a message that is being accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDelivery {
     pub endpoint_id: EndpointId,
     pub start: Start,
 }
 
+/// A delivery's first state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Due at once, for any worker.
@@ -70,6 +73,7 @@ pub enum Start {
     Held,
 }
 
+/// Who gets a lease, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTerms {
     pub worker_id: WorkerId,
@@ -83,6 +87,7 @@ pub struct IdempotencyKey {
     pub request_hash: [u8; 32],
 }
 
+/// What became of an acceptance. Unless it is `Committed`, nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
     Committed,
@@ -98,6 +103,7 @@ pub enum Accepted {
     NoApplication,
 }
 
+/// What a worker can take now.
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub worker_id: WorkerId,
@@ -112,6 +118,7 @@ pub struct Claim {
     pub rules: LaneRules,
 }
 
+/// What a claim brought, and when the next one is worth making.
 #[derive(Clone, Debug, Default)]
 pub struct Claimed {
     pub lanes: Vec<ClaimedLane>,
@@ -120,6 +127,7 @@ pub struct Claimed {
     pub next_due_at: Option<Timestamp>,
 }
 
+/// Deliveries for one endpoint, under lease, with all that their attempts need.
 #[derive(Clone, Debug)]
 pub struct ClaimedLane {
     /// As it is now: current URL, headers and secrets.
@@ -128,6 +136,7 @@ pub struct ClaimedLane {
     pub deliveries: Vec<(LeasedDelivery, Arc<Message>)>,
 }
 
+/// One worker's records, written in one transaction.
 #[derive(Clone, Debug)]
 pub struct RecordBatch {
     pub worker_id: WorkerId,
@@ -151,6 +160,7 @@ pub struct WindowSketch {
     pub p95_ms: u32,
 }
 
+/// What a sketch is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Latency of attempts to one endpoint, in windows of an hour.
@@ -159,6 +169,7 @@ pub enum Scope {
     DeliveryTime,
 }
 
+/// What a batch changed.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// Whose lease was no longer in force: a duplicate may have been sent.
@@ -170,6 +181,7 @@ pub struct Recorded {
     pub due_now: bool,
 }
 
+/// What changed about a lane, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneEvent {
     pub application_id: ApplicationId,
@@ -177,6 +189,7 @@ pub struct LaneEvent {
     pub event: Event,
 }
 
+/// What became of a resend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resent {
     /// One attempt is due now.

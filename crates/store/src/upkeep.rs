@@ -6,6 +6,7 @@ use posthaste_core::delivery::DeliveryState;
 use posthaste_core::id::{ApplicationId, EndpointId, MessageId, TaskId, WorkerId};
 use posthaste_core::time::Timestamp;
 
+/// What a worker does beside its deliveries.
 #[async_trait]
 pub trait Upkeep: Send + Sync {
     /// Says that the worker lives.
@@ -41,6 +42,7 @@ pub trait Upkeep: Send + Sync {
     async fn close(&self) -> Result<()>;
 }
 
+/// What a step found to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Idle,
@@ -73,6 +75,7 @@ pub struct Task {
     pub updated_at: Timestamp,
 }
 
+/// How far a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskStatus {
     Running,

@@ -53,6 +53,7 @@ struct Parts {
     pool: Arc<Pool>,
 }
 
+/// How a courier names itself, whom it trusts, and which connections it keeps.
 pub struct CourierSettings {
     /// Sent where an errand has no `User-Agent` of its own.
     pub user_agent: String,
@@ -80,6 +81,7 @@ pub struct Errand<'a> {
     pub timeout: Duration,
 }
 
+/// Why a courier cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CourierError {
     #[error("the user agent is not a header value")]
