@@ -10,15 +10,22 @@ use std::time::Duration;
 
 /// Deliveries of one lane in one claim.
 const LANE_MAX: u32 = 32;
+/// After a claim that brought nothing, nudges gather for so long: each message for an endpoint whose
+/// breaker is open nudges, and a claim for each would find nothing again.
+const NUDGES_GATHER_FOR: Duration = Duration::from_millis(5);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
 pub async fn run(shared: Arc<Shared>) {
     let mut failures = 0;
     let mut stopping = shared.stopping.clone();
     while !*stopping.borrow() {
+        let mut gather = Duration::ZERO;
         let wait = match claim(&shared).await {
-            Ok(wait) => {
+            Ok(Found { count, wait }) => {
                 failures = 0;
+                if count == 0 {
+                    gather = NUDGES_GATHER_FOR.min(wait);
+                }
                 wait
             }
             Err(error) => {
@@ -30,8 +37,9 @@ pub async fn run(shared: Arc<Shared>) {
         if wait.is_zero() {
             continue;
         }
+        tokio::time::sleep(gather).await;
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(wait - gather) => {}
             () = shared.queue.nudged() => {}
             () = shared.lanes.freed.notified() => {}
             _ = stopping.changed() => {}
@@ -39,11 +47,16 @@ pub async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// One claim. Returns how long to sleep unless somebody wakes us.
-async fn claim(shared: &Shared) -> posthaste_store::Result<Duration> {
+/// What a claim brought, and how long to sleep after it unless somebody wakes us.
+struct Found {
+    count: usize,
+    wait: Duration,
+}
+
+async fn claim(shared: &Shared) -> posthaste_store::Result<Found> {
     let room = shared.lanes.room();
     if room == 0 {
-        return Ok(POLL_EVERY);
+        return Ok(Found { count: 0, wait: POLL_EVERY });
     }
     let deliveries_max = room.min(CLAIM_BATCH_MAX);
     let full = shared.lanes.full(LANE_MAX);
@@ -64,7 +77,7 @@ async fn claim(shared: &Shared) -> posthaste_store::Result<Duration> {
     let had_all = next_due_at.is_none_or(|due| due > now) && count < deliveries_max;
     let asked = Asked { lane_max: LANE_MAX, full: full.into_iter().collect(), had_all };
     shared.lanes.take_claimed(claimed.lanes, &asked);
-    Ok(sleep_for(next_due_at, now))
+    Ok(Found { count, wait: sleep_for(next_due_at, now) })
 }
 
 fn sleep_for(next_due_at: Option<Timestamp>, now: Timestamp) -> Duration {

@@ -11,6 +11,7 @@ use posthaste_core::endpoint::Endpoint;
 use posthaste_core::lane::Event;
 use posthaste_core::limits::RECORD_BATCH_MAX;
 use posthaste_core::time::{Timestamp, within};
+use posthaste_store::Kind;
 use posthaste_store::outbox::{LaneEvent, RecordBatch, Recorded};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,20 +94,48 @@ fn is_due_soon(record: &Record, now: Timestamp) -> bool {
     matches!(record.verdict, Verdict::RetryAt(due_at) if due_at < now.after(POLL_EVERY))
 }
 
-/// Tries until the store takes it, with growing waits.
+/// Tries until the store takes it, with growing waits. A batch that it will never take is halved
+/// until the record at fault is alone; that one is dropped, and its lease runs out.
 async fn write(shared: &Shared, batch: RecordBatch) -> Recorded {
+    let mut whole = Recorded::default();
+    let mut open = vec![batch];
     let mut wait = Duration::from_millis(50);
-    loop {
+    while let Some(mut batch) = open.pop() {
         match shared.store.record(batch.clone()).await {
-            Ok(recorded) => return recorded,
+            Ok(recorded) => merge(&mut whole, recorded),
+            Err(error) if error.kind() == Kind::Internal && batch.records.len() > 1 => {
+                let records = batch.records.split_off(batch.records.len() / 2);
+                open.push(RecordBatch { records, sketches: Vec::new(), ..batch });
+                open.push(batch);
+            }
+            Err(error) if error.kind() == Kind::Internal => {
+                for (record, _) in &batch.records {
+                    let key = record.delivery.key;
+                    tracing::error!(
+                        %error,
+                        message_id = %key.message_id,
+                        endpoint_id = %key.endpoint_id,
+                        "recorder.record_dropped"
+                    );
+                }
+            }
             Err(error) => {
                 shared.metrics.record_failed();
                 tracing::warn!(%error, records = batch.records.len(), "recorder.store_failed");
                 tokio::time::sleep(wait / 2 + within(wait / 2, shared.dice.roll())).await;
                 wait = (wait * 2).min(RETRY_AFTER_MAX);
+                open.push(batch);
             }
         }
     }
+    whole
+}
+
+fn merge(whole: &mut Recorded, part: Recorded) {
+    whole.stale.extend(part.stale);
+    whole.lanes.extend(part.lanes);
+    whole.events.extend(part.events);
+    whole.due_now |= part.due_now;
 }
 
 async fn settle(shared: &Shared, recorded: Recorded) {
