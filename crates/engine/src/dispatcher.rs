@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// Deliveries of one lane in one claim.
 const LANE_MAX: u32 = 32;
-/// After a claim that brought nothing, nudges gather for so long: each message for an endpoint whose
-/// breaker is open nudges, and a claim for each would find nothing again.
+/// After a claim that brought nothing, nudges gather for so long: each message for an endpoint
+/// whose breaker is open nudges, and a claim for each would find nothing again.
 const NUDGES_GATHER_FOR: Duration = Duration::from_millis(5);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 

@@ -134,7 +134,7 @@ impl Receiver {
     /// When they do not come within `PATIENCE`.
     pub async fn wait_for(&self, count: usize) -> Vec<ReceivedRequest> {
         let mut counted = self.shared.request_count.subscribe();
-        // What `wait_for` gives holds a lock that a request on its way in needs; so it goes at once.
+        // What `wait_for` gives holds a lock that a request on its way in needs: it goes at once.
         let came = timeout(PATIENCE, counted.wait_for(|seen| *seen >= count)).await.is_ok();
         let seen = self.requests();
         assert!(came, "{count} requests expected, {} came", seen.len());
