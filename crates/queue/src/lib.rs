@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// How long a publisher is held back at the most.
-const PACE_MAX: Duration = Duration::from_millis(250);
+const PACE_MAX: Duration = Duration::from_millis(100);
 
 /// The queue engine that needs no broker: due times and leases in the store.
 pub struct Queue {

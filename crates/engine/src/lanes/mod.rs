@@ -155,7 +155,8 @@ impl Lanes {
             lane.health = claimed_lane.health;
             lane.backlog =
                 !asked.had_all || claimed_lane.deliveries.len() >= asked.room(id) as usize;
-            lane.overflowed &= lane.backlog;
+            // A backlog that drains after an outage is no reason to hold its publishers back.
+            lane.overflowed = lane.backlog && lane.proven && lane.health.ramp.is_none();
             for (delivery, message) in claimed_lane.deliveries {
                 let endpoint = claimed_lane.endpoint.clone();
                 table.wait(now, Job { delivery, message, endpoint });

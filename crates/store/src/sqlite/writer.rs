@@ -31,7 +31,7 @@ const JOBS_WAITING_MAX: usize = 8_192;
 /// waits so long can be lost with the process, and its delivery is then sent once more.
 pub(super) const LAZY_WAIT: Duration = Duration::from_millis(8);
 /// Under load, commits begin at least this far apart: more of them would only cost processor time.
-const COMMIT_SPACING: Duration = Duration::from_millis(2);
+const COMMIT_SPACING: Duration = Duration::from_millis(1);
 /// Under load, this part of the time that the last commit took is waited after its end, so that
 /// callers who were just answered get into the next one with what they bring, instead of all but
 /// the first missing it by a moment. On a slow disk that nearly doubles the rate.
