@@ -35,6 +35,8 @@ const LANE_WAITING_MAX: usize = 1_024;
 /// A job that has waited so long goes back to the store, where others can take it and where its
 /// lease does not run down.
 const WAITING_FOR_MAX: Duration = Duration::from_secs(4);
+/// An endpoint that has attempts in flight and ended none for so long is no longer taken for well.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// Endpoints of one message that are asked whether they have more to do than memory holds.
 const PRESSURE_LOOKS_MAX: usize = 64;
 /// A lane that did nothing for so long is forgotten.
@@ -178,6 +180,7 @@ impl Lanes {
         let now = self.clock.now();
         let mut table = self.lock();
         let lane = table.lane(id, now);
+        lane.answered_at = now;
         let backlog = lane.backlog;
         match weight {
             Weight::Good => lane.window = (lane.window + 1).min(self.rules.in_flight_max),
@@ -221,12 +224,19 @@ impl Lanes {
         given_back
     }
 
-    /// Jobs that have waited too long, to go back to the store; and lanes long idle are forgotten.
+    /// Jobs that have waited too long, to go back to the store. Lanes that are stuck lose their
+    /// good name, and lanes long idle are forgotten.
     pub fn tidy(&self) -> Vec<LeasedDelivery> {
         let now = self.clock.now();
         let too_old = now.before(WAITING_FOR_MAX);
         let mut given_back = Vec::new();
         let mut table = self.lock();
+        let stuck_before = now.before(STUCK_AFTER);
+        let is_stuck = |lane: &Lane| lane.in_flight > 0 && lane.answered_at < stuck_before;
+        let stuck = table.lanes.iter().filter(|(_, lane)| lane.proven && is_stuck(lane));
+        for id in stuck.map(|(id, _)| *id).collect::<Vec<_>>() {
+            table.prove(id, false);
+        }
         let waiting: Vec<_> = table
             .lanes
             .iter()

@@ -31,8 +31,11 @@ pub(super) struct Table {
 pub(super) struct Lane {
     pub health: Health,
     pub window: u32,
-    /// The last answer was a success. Changed by `Table::prove` only.
+    /// The last answer was a success, and not long ago while others are waited for. Changed by
+    /// `Table::prove` only.
     pub proven: bool,
+    /// When an attempt last ended.
+    pub answered_at: Timestamp,
     pub in_flight: u32,
     /// Payload bytes of what waits, is reserved or in flight.
     pub bytes: usize,
@@ -173,6 +176,7 @@ impl Lane {
             health: Health::default(),
             window: WINDOW_START,
             proven: false,
+            answered_at: now,
             in_flight: 0,
             bytes: 0,
             waiting: Default::default(),

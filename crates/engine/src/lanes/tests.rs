@@ -344,3 +344,23 @@ fn payloads_in_flight_fill_the_memory_too() {
     );
     assert!(bench.lanes.reserve(endpoint_id(3), 400_000).is_some());
 }
+
+#[tokio::test]
+async fn an_endpoint_that_hangs_after_it_was_well_holds_nobody_back() {
+    let bench = Bench::new();
+    let endpoints = [job(1, 0, Class::First).endpoint];
+    assert!(bench.accept(1, 0, Class::First));
+    bench.lanes.finished(endpoint_id(1), Weight::Good, QUICK, 10);
+    let mut message = 1;
+    while bench.accept(1, message, Class::First) {
+        message += 1;
+    }
+    let held = tokio::time::timeout(QUICK, bench.lanes.relieved(&endpoints)).await;
+    assert!(held.is_err(), "so far it is only busy");
+
+    let later = bench.clock.now().after(WAITING_FOR_MAX + STUCK_AFTER);
+    bench.clock.0.store(later.as_micros(), Ordering::Relaxed);
+    assert!(!bench.lanes.tidy().is_empty());
+    bench.lanes.relieved(&endpoints).await;
+    assert_eq!(bench.lanes.lock().in_flight_unproven, 4, "what it holds counts as a sick lane's");
+}
