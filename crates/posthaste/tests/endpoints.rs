@@ -90,7 +90,7 @@ async fn f067_a_rate_limit_holds_over_all_processes_and_a_restart() {
         assert_eq!(standing["attempts"], 1, "waiting for the limit is no attempt: {standing}");
     }
     // A request may be late by what a busy machine takes; two that are far apart tell best.
-    let late_max = Duration::from_millis(500);
+    let late_max = Duration::from_secs(2);
     let arrivals = arrivals.lock().unwrap();
     assert_eq!(arrivals.len(), MESSAGES);
     for (first, from) in arrivals.iter().enumerate() {
