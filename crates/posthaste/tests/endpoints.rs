@@ -60,7 +60,7 @@ async fn f066_what_is_for_a_disabled_endpoint_is_held_until_it_is_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f067_a_rate_limit_holds_over_all_processes_and_a_restart() {
     const MESSAGES: usize = 8;
-    let period = Duration::from_millis(700);
+    let period = Duration::from_millis(1_400);
     let arrivals = Arc::new(Mutex::new(Vec::new()));
     let noted = arrivals.clone();
     let receiver = Receiver::with(move |_| {
@@ -90,7 +90,7 @@ async fn f067_a_rate_limit_holds_over_all_processes_and_a_restart() {
         assert_eq!(standing["attempts"], 1, "waiting for the limit is no attempt: {standing}");
     }
     // A request may be late by what a busy machine takes; two that are far apart tell best.
-    let late_max = Duration::from_secs(2);
+    let late_max = Duration::from_secs(1);
     let arrivals = arrivals.lock().unwrap();
     assert_eq!(arrivals.len(), MESSAGES);
     for (first, from) in arrivals.iter().enumerate() {
