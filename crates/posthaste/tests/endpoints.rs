@@ -80,7 +80,9 @@ async fn f067_a_rate_limit_holds_over_all_processes_and_a_restart() {
         server.message(&application, "{}").await;
     }
     receiver.wait_for(3).await;
-    workers.remove(0).signal("TERM");
+    let stopped = workers.remove(0);
+    stopped.signal("TERM");
+    assert!(stopped.wait().success());
     workers.push(worker.start());
     let status = server.status_until(|status| status["delivered_last_hour"] == MESSAGES).await;
     assert_eq!(status["failed_attempts_last_hour"], 0, "{status}");
