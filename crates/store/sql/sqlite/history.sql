@@ -3,7 +3,7 @@
 -- Filters of messages: ?5 channel, ?6 event types as JSON, ?7 before, ?8 after; NULL: all.
 
 -- name: message_by_id
--- ?1 application, ?2 id. Index message_page.
+-- ?1 application, ?2 id. Index message_id.
 SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
 FROM message WHERE application_id = ?1 AND id = ?2;
 
@@ -13,19 +13,21 @@ SELECT application_id, id, event_id, event_type, channels, payload, created_at, 
 FROM message WHERE application_id = ?1 AND event_id = ?2;
 
 -- name: messages_page
--- ?1 application, ?2 after id, ?3 before id, ?4 how many, filters. Index message_page.
+-- ?1 application, ?2 after id, ?3 before id, ?4 how many, filters. Primary keys of the list, then
+-- of the messages.
 SELECT message.application_id, message.id, event_id, event_type, channels, payload,
     message.created_at, message.expires_at
-FROM message
-WHERE application_id = ?1 AND id > ?2 AND id < ?3
+FROM message_list AS list
+CROSS JOIN message ON message.seq = list.seq
+WHERE list.application_id = ?1 AND list.id > ?2 AND list.id < ?3
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
     AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
     AND (?7 IS NULL OR message.created_at < ?7) AND (?8 IS NULL OR message.created_at >= ?8)
-ORDER BY id ASC
+ORDER BY list.id ASC
 LIMIT ?4;
 
 -- name: attempt_find
--- ?1 application, ?2 message, ?3 attempt. Index message_page and primary key.
+-- ?1 application, ?2 message, ?3 attempt. Indexes message_id and attempt_key.
 SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
     status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
@@ -35,8 +37,8 @@ WHERE message.application_id = ?1 AND message.id = ?2 AND attempt.id = ?3;
 
 -- name: attempts_of_message
 -- ?12 application, ?1 message, ?2 after id, ?3 before id, ?4 how many, filters of the message but
--- ?7 and ?8 of when it started, ?9 delivered, ?10 status class, ?11 endpoint. Index message_page
--- and primary key.
+-- ?7 and ?8 of when it started, ?9 delivered, ?10 status class, ?11 endpoint. Indexes message_id
+-- and attempt_key.
 SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
     status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
@@ -53,23 +55,22 @@ ORDER BY attempt.id ASC
 LIMIT ?4;
 
 -- name: attempts_of_endpoint
--- ?1 endpoint, ?2 after id, ?3 before id, ?4 how many, filters as above. Index attempt_endpoint,
--- then message_page.
+-- ?1 endpoint, ?2 after id, ?3 before id, ?4 how many, filters as above. Primary keys of the list
+-- and of the attempts, then index message_id.
 SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
     status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
-FROM attempt
-CROSS JOIN message
-    ON message.application_id = (SELECT application_id FROM endpoint WHERE id = ?1)
-    AND message.id = attempt.message_id
-WHERE attempt.endpoint_id = ?1 AND attempt.id > ?2 AND attempt.id < ?3
+FROM attempt_list AS list
+CROSS JOIN attempt ON attempt.seq = list.seq
+CROSS JOIN message ON message.id = attempt.message_id
+WHERE list.endpoint_id = ?1 AND list.id > ?2 AND list.id < ?3
     AND (?11 IS NULL OR attempt.endpoint_id = ?11)
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
     AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
     AND (?7 IS NULL OR started_at < ?7) AND (?8 IS NULL OR started_at >= ?8)
     AND (?9 IS NULL OR ?9 = (ifnull(status, 0) BETWEEN 200 AND 299))
     AND (?10 IS NULL OR status / 100 = ?10 / 100)
-ORDER BY attempt.id ASC
+ORDER BY list.id ASC
 LIMIT ?4;
 
 -- name: messages_of_endpoint
@@ -80,8 +81,7 @@ SELECT message.application_id, delivery.message_id AS id, event_id, event_type, 
     delivery.endpoint_id, delivery.message_id, delivery.application_id, delivery.state, attempts,
     accepted_at, due_at, NULL, NULL, last_status
 FROM delivery
-CROSS JOIN message
-    ON message.application_id = delivery.application_id AND message.id = delivery.message_id
+CROSS JOIN message ON message.id = delivery.message_id
 WHERE delivery.endpoint_id = ?1 AND delivery.message_id > ?2 AND delivery.message_id < ?3
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
     AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
@@ -90,14 +90,14 @@ WHERE delivery.endpoint_id = ?1 AND delivery.message_id > ?2 AND delivery.messag
             ELSE iif(attempts = 0, 'pending', 'awaiting_retry') END
         IN (SELECT value FROM json_each(?9)))
 UNION ALL
-SELECT message.application_id, ended.message_id AS id, event_id, event_type, channels, payload,
+SELECT message.application_id, list.message_id AS id, event_id, event_type, channels, payload,
     message.created_at, message.expires_at,
     ended.endpoint_id, ended.message_id, ended.application_id, ended.state, attempts,
     accepted_at, NULL, ended_at, cause, last_status
-FROM ended
-CROSS JOIN message
-    ON message.application_id = ended.application_id AND message.id = ended.message_id
-WHERE ended.endpoint_id = ?1 AND ended.message_id > ?2 AND ended.message_id < ?3
+FROM ended_list AS list
+CROSS JOIN ended ON ended.seq = list.seq
+CROSS JOIN message ON message.id = ended.message_id
+WHERE list.endpoint_id = ?1 AND list.message_id > ?2 AND list.message_id < ?3
     AND NOT EXISTS (
         SELECT 1 FROM delivery
         WHERE delivery.endpoint_id = ?1 AND delivery.message_id = ended.message_id
@@ -135,7 +135,7 @@ SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, du
 FROM delivery WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: delivery_ended
--- ?1 endpoint, ?2 message. Primary key.
+-- ?1 endpoint, ?2 message. Index ended_key.
 SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
     cause, last_status
 FROM ended WHERE endpoint_id = ?1 AND message_id = ?2;
@@ -239,3 +239,37 @@ SELECT id, application_id, endpoint_id, kind, detail FROM notice
 WHERE application_id = ?1
 ORDER BY id DESC
 LIMIT ?2;
+
+-- name: lists_behind
+-- Up to where the lists are complete, and up to where there is something to list. Primary keys.
+-- only here: small pages make each row of a list dear; the other back-end has indexes instead.
+SELECT message_seq, ended_seq, attempt_seq,
+    ifnull((SELECT max(seq) FROM message), 0), ifnull((SELECT max(seq) FROM ended), 0),
+    ifnull((SELECT max(seq) FROM attempt), 0)
+FROM listed;
+
+-- name: list_messages
+-- ?1 after seq, ?2 up to seq. Primary key; sorted, so that each page is written once.
+-- only here: see above.
+INSERT INTO message_list (application_id, id, seq)
+SELECT application_id, id, seq FROM message WHERE seq > ?1 AND seq <= ?2
+ORDER BY application_id, id;
+
+-- name: list_ended
+-- ?1 after seq, ?2 up to seq. Primary key.
+-- only here: see above.
+INSERT INTO ended_list (endpoint_id, message_id, seq)
+SELECT endpoint_id, message_id, seq FROM ended WHERE seq > ?1 AND seq <= ?2
+ORDER BY endpoint_id, message_id;
+
+-- name: list_attempts
+-- ?1 after seq, ?2 up to seq. Primary key.
+-- only here: see above.
+INSERT INTO attempt_list (endpoint_id, id, seq)
+SELECT endpoint_id, id, seq FROM attempt WHERE seq > ?1 AND seq <= ?2
+ORDER BY endpoint_id, id;
+
+-- name: lists_advance
+-- ?1, ?2, ?3 up to where messages, ended deliveries and attempts are listed now.
+-- only here: see above.
+UPDATE listed SET message_seq = ?1, ended_seq = ?2, attempt_seq = ?3;

@@ -23,7 +23,7 @@ ON CONFLICT (key_hash) DO UPDATE SET
 SELECT id FROM message WHERE application_id = ?1 AND event_id = ?2;
 
 -- name: message_insert
--- Appends a message. Indexes message_page, message_event, message_expiry.
+-- Appends a message. Indexes message_id, message_event, message_expiry.
 INSERT INTO message
     (application_id, id, event_id, event_type, channels, payload, created_at, expires_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
@@ -138,7 +138,7 @@ SET state = 1, lease_number = ?3, lease_worker = ?4, lease_until = ?5, attempts 
 WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: claim_message
--- ?1 application, ?2 message. Index message_page.
+-- ?1 application, ?2 message. Index message_id.
 SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
 FROM message WHERE application_id = ?1 AND id = ?2;
 
@@ -178,7 +178,7 @@ INSERT INTO ended
     (endpoint_id, message_id, application_id, state, cause, attempts, lease_number, accepted_at,
      ended_at, last_status)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-ON CONFLICT (endpoint_id, message_id) DO UPDATE SET
+ON CONFLICT (message_id, endpoint_id) DO UPDATE SET
     state = iif(ended.state = 3, 3, excluded.state),
     cause = iif(ended.state = 3, NULL, excluded.cause),
     ended_at = iif(ended.state = 3, ended.ended_at, excluded.ended_at),

@@ -126,8 +126,8 @@ WHERE id = ?1;
 -- name: prune_payloads
 -- ?1 now, ?2 how many. Index message_expiry.
 UPDATE message SET payload = NULL
-WHERE rowid IN (
-    SELECT rowid FROM message WHERE expires_at <= ?1 AND payload IS NOT NULL LIMIT ?2
+WHERE seq IN (
+    SELECT seq FROM message WHERE expires_at <= ?1 AND payload IS NOT NULL LIMIT ?2
 );
 
 -- name: prune_idempotency

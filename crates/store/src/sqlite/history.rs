@@ -30,6 +30,7 @@ pub(super) mod sql {
         DELIVERY_ENDED, DEAD_LETTERS_PAGE, DEAD_LETTERS_OF_ENDPOINT, HEALTH_LANE, HEALTH_WINDOWS,
         HEALTH_WAITING, HEALTH_HELD, STATUS_OPEN, STATUS_OLDEST, STATUS_DEAD, STATUS_TALLY,
         STATUS_WINDOWS, STATUS_LANES, STATUS_WORKERS, NOTICES_ALL, NOTICES_OF_APPLICATION,
+        LISTS_BEHIND, LIST_MESSAGES, LIST_ENDED, LIST_ATTEMPTS, LISTS_ADVANCE,
     }
 }
 
@@ -70,7 +71,7 @@ impl History for SqliteStore {
         page: Page<MessageId>,
     ) -> Result<Slice<Message>> {
         let walk = Walk::newest_first(page);
-        self.read(move |db| {
+        self.read_lists(move |db| {
             let (after, before) = bounds!(walk);
             let key = params_from_iter(filtered(
                 application.as_bytes(),
@@ -121,7 +122,7 @@ impl History for SqliteStore {
         filter: AttemptFilter,
         page: Page<AttemptId>,
     ) -> Result<Slice<StoredAttempt>> {
-        self.read(move |db| {
+        self.read_lists(move |db| {
             let walk = Walk::newest_first(page);
             let key = attempts_key(endpoint.as_bytes(), &walk, &filter)?;
             let sql = OF_ENDPOINT.sql(walk.descending);
@@ -138,7 +139,7 @@ impl History for SqliteStore {
         page: Page<MessageId>,
     ) -> Result<Slice<(Message, Delivery)>> {
         let walk = Walk::newest_first(page);
-        self.read(move |db| {
+        self.read_lists(move |db| {
             let (after, before) = bounds!(walk);
             let mut key = filtered(endpoint.as_bytes(), after, before, walk.rows(), &filter)?;
             let states = states

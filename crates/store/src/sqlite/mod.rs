@@ -13,6 +13,7 @@ mod claim;
 mod db;
 mod history;
 mod lanes;
+mod lists;
 mod open;
 mod outbox;
 mod pick;

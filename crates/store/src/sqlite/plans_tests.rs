@@ -57,6 +57,11 @@ fn filled(analyzed: bool) -> (TempDir, Connection) {
              INSERT INTO attempt (message_id, id, endpoint_id, number, trigger, started_at, url,
                  body_cut, total, verdict)
                  SELECT m, m, e, 1, 0, i, 'x', 0, 1, 'delivered' FROM n;
+             INSERT INTO message_list SELECT application_id, id, seq FROM message;
+             INSERT INTO ended_list SELECT endpoint_id, message_id, seq FROM ended;
+             INSERT INTO attempt_list SELECT endpoint_id, id, seq FROM attempt;
+             UPDATE listed SET (message_seq, ended_seq, attempt_seq) =
+                 (SELECT max(seq), max(seq), max(seq) FROM message);
              COMMIT;"
         ))
         .unwrap();
@@ -113,6 +118,11 @@ const WALKS: &[(&str, &str)] = &[
     ("SWEEP_NEXT", "an index of nothing but lanes to be swept"),
     ("NOTICES_ALL", "in the order of the primary key, up to a limit"),
     ("RESEND_INSERT", "the one row that it selects from"),
+    ("LISTS_BEHIND", "the one row that it reads"),
+    ("LIST_MESSAGES", "a bounded batch is sorted"),
+    ("LIST_ENDED", "a bounded batch is sorted"),
+    ("LIST_ATTEMPTS", "a bounded batch is sorted"),
+    ("LISTS_ADVANCE", "the one row that it changes"),
     ("CHECK", "the number of pages is known"),
     ("CHECK_WRITE", "no id is null"),
 ];
@@ -167,7 +177,7 @@ fn hot_queries_walk_their_index() {
             (
                 "claim_message",
                 lanes::sql::CLAIM_MESSAGE,
-                "message_page (application_id=? AND id=?)",
+                "message_id (id=?)",
             ),
             (
                 "delivery_end",
@@ -192,7 +202,7 @@ fn hot_queries_walk_their_index() {
             (
                 "attempts_of_endpoint",
                 history::sql::ATTEMPTS_OF_ENDPOINT,
-                "attempt_endpoint (endpoint_id=? AND id>? AND id<?)",
+                "list USING PRIMARY KEY (endpoint_id=? AND id>? AND id<?)",
             ),
         ] {
             let plan = plan(&connection, sql).join("\n");

@@ -8,6 +8,7 @@
 
 use super::checkpoint::Log;
 use super::db::{Db, failed};
+use super::lists;
 use super::monotonic;
 use super::worker::Workers;
 use crate::Result;
@@ -169,6 +170,7 @@ impl Writer {
             #[cfg(feature = "conformance")]
             faults: Arc::clone(&faults),
             load: Load::default(),
+            unlisted: 0,
         };
         let handle = std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -365,6 +367,8 @@ struct Thread {
     #[cfg(feature = "conformance")]
     faults: Arc<AtomicU32>,
     load: Load,
+    /// Operations since the lists were filled.
+    unlisted: usize,
 }
 
 impl Thread {
@@ -373,10 +377,11 @@ impl Thread {
         while let Some(batch) = self.shared.take(pace) {
             self.slots.add_permits(batch.len());
             let urgent = batch.iter().filter(|waiting| waiting.urgency == Urgency::Now).count();
-            let operations = batch.iter().map(|waiting| waiting.operations).sum();
+            let operations: usize = batch.iter().map(|waiting| waiting.operations).sum();
             let began = monotonic();
             let jobs: Vec<_> = batch.into_iter().map(|waiting| waiting.job).collect();
             let count = jobs.len();
+            self.unlisted += operations;
             self.write(jobs);
             self.log.grew(operations, &self.connection);
             pace = self.load.pace(count, urgent, began, monotonic());
@@ -431,6 +436,10 @@ impl Thread {
         };
         for job in jobs {
             job.run(&mut tx).map_err(Failure::Job)?;
+        }
+        if self.unlisted >= lists::FILL_EVERY {
+            lists::fill(tx.db)?;
+            self.unlisted = 0;
         }
         #[cfg(feature = "conformance")]
         self.fault()?;

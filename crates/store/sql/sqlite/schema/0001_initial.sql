@@ -93,6 +93,8 @@ CREATE INDEX lane_sweep ON lane (sweep) WHERE sweep <> 0;
 
 -- Appended in order of acceptance, so payloads never move.
 CREATE TABLE message (
+    -- The order of commits, also in the other tables that have it.
+    seq INTEGER NOT NULL PRIMARY KEY,
     application_id BLOB NOT NULL,
     id BLOB NOT NULL,
     event_id TEXT,
@@ -103,7 +105,7 @@ CREATE TABLE message (
     expires_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE UNIQUE INDEX message_page ON message (application_id, id);
+CREATE UNIQUE INDEX message_id ON message (id);
 CREATE UNIQUE INDEX message_event ON message (application_id, event_id)
     WHERE event_id IS NOT NULL;
 CREATE INDEX message_expiry ON message (expires_at) WHERE payload IS NOT NULL;
@@ -138,6 +140,7 @@ CREATE INDEX delivery_held ON delivery (endpoint_id) WHERE state = 2;
 
 -- How deliveries ended. An open delivery of the same key takes precedence.
 CREATE TABLE ended (
+    seq INTEGER NOT NULL PRIMARY KEY,
     endpoint_id BLOB NOT NULL,
     message_id BLOB NOT NULL,
     application_id BLOB NOT NULL,
@@ -149,14 +152,15 @@ CREATE TABLE ended (
     lease_number INTEGER NOT NULL,
     accepted_at INTEGER NOT NULL,
     ended_at INTEGER NOT NULL,
-    last_status INTEGER,
-    PRIMARY KEY (endpoint_id, message_id)
-) STRICT, WITHOUT ROWID;
+    last_status INTEGER
+) STRICT;
 
+CREATE UNIQUE INDEX ended_key ON ended (message_id, endpoint_id);
 CREATE INDEX ended_dead ON ended (endpoint_id, message_id) WHERE state = 4;
-CREATE INDEX ended_dead_page ON ended (message_id) WHERE state = 4;
+CREATE INDEX ended_dead_page ON ended (message_id, endpoint_id) WHERE state = 4;
 
 CREATE TABLE attempt (
+    seq INTEGER NOT NULL PRIMARY KEY,
     message_id BLOB NOT NULL,
     id BLOB NOT NULL,
     endpoint_id BLOB NOT NULL,
@@ -179,11 +183,43 @@ CREATE TABLE attempt (
     total INTEGER NOT NULL,
     remote TEXT,
     verdict TEXT NOT NULL,
-    next_attempt_at INTEGER,
-    PRIMARY KEY (message_id, id)
+    next_attempt_at INTEGER
+) STRICT;
+
+CREATE UNIQUE INDEX attempt_key ON attempt (message_id, id);
+
+-- Lists in the order in which they are read. Each row lands on another page than the one before it,
+-- so they are not written with what they list but some moments later, many at once.
+CREATE TABLE message_list (
+    application_id BLOB NOT NULL,
+    id BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (application_id, id)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX attempt_endpoint ON attempt (endpoint_id, id);
+CREATE TABLE ended_list (
+    endpoint_id BLOB NOT NULL,
+    message_id BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (endpoint_id, message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attempt_list (
+    endpoint_id BLOB NOT NULL,
+    id BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (endpoint_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- Up to which `seq` the lists are complete; one row.
+CREATE TABLE listed (
+    id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    message_seq INTEGER NOT NULL,
+    ended_seq INTEGER NOT NULL,
+    attempt_seq INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO listed (id, message_seq, ended_seq, attempt_seq) VALUES (1, 0, 0, 0);
 
 -- Counts by minute and worker; readers add them up.
 CREATE TABLE tally (
