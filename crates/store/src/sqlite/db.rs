@@ -4,23 +4,45 @@ use crate::Result;
 use crate::error::{Error, Kind};
 use crate::rows::{Fields, Row};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, Params};
+use rusqlite::{CachedStatement, Connection, ErrorCode, Params, Statement};
+use std::cell::RefCell;
 
-/// A borrowed connection. Every statement is prepared once and kept.
-#[derive(Clone, Copy)]
+/// A borrowed connection. Every statement is prepared once and kept with the connection; those of
+/// one transaction are also kept at hand, because finding one by its text takes a good part of the
+/// time that a small one runs.
 pub(super) struct Db<'c> {
     connection: &'c Connection,
+    at_hand: RefCell<Vec<(&'static str, CachedStatement<'c>)>>,
 }
 
 impl<'c> Db<'c> {
     pub fn new(connection: &'c Connection) -> Self {
-        Self { connection }
+        Self { connection, at_hand: RefCell::default() }
+    }
+
+    /// Has `work` do something with a statement that nobody else uses meanwhile.
+    fn with<T>(
+        &self,
+        sql: &'static str,
+        work: impl FnOnce(&mut Statement<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let at = |kept: &(&'static str, CachedStatement<'_>)| std::ptr::eq(kept.0, sql);
+        let found = {
+            let mut at_hand = self.at_hand.borrow_mut();
+            at_hand.iter().position(at).map(|index| at_hand.swap_remove(index).1)
+        };
+        let mut statement = match found {
+            Some(statement) => statement,
+            None => self.connection.prepare_cached(sql).map_err(failed)?,
+        };
+        let done = work(&mut statement);
+        self.at_hand.borrow_mut().push((sql, statement));
+        done
     }
 
     /// Runs a statement; returns how many rows it changed.
     pub fn run(&self, sql: &'static str, params: impl Params) -> Result<usize> {
-        let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params).map_err(failed)
+        self.with(sql, |statement| statement.execute(params).map_err(failed))
     }
 
     /// The first row, if there is one.
@@ -30,12 +52,13 @@ impl<'c> Db<'c> {
         params: impl Params,
         read: impl FnOnce(&mut Fields<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
-        let mut rows = statement.query(params).map_err(failed)?;
-        match rows.next().map_err(failed)? {
-            Some(row) => read(&mut Fields::new(row)).map(Some),
-            None => Ok(None),
-        }
+        self.with(sql, |statement| {
+            let mut rows = statement.query(params).map_err(failed)?;
+            match rows.next().map_err(failed)? {
+                Some(row) => read(&mut Fields::new(row)).map(Some),
+                None => Ok(None),
+            }
+        })
     }
 
     /// The first row of a query that always has one.
@@ -71,14 +94,15 @@ impl<'c> Db<'c> {
         params: impl Params,
         mut read: impl FnMut(&mut Fields<'_>) -> Result<bool>,
     ) -> Result<()> {
-        let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
-        let mut rows = statement.query(params).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            if !read(&mut Fields::new(row))? {
-                break;
+        self.with(sql, |statement| {
+            let mut rows = statement.query(params).map_err(failed)?;
+            while let Some(row) = rows.next().map_err(failed)? {
+                if !read(&mut Fields::new(row))? {
+                    break;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 

@@ -253,7 +253,7 @@ fn attempts_key(
 
 /// Several endpoints may have given up one message; a page never parts them.
 fn dead_letters(
-    db: Db<'_>,
+    db: &Db<'_>,
     filter: &DeadLetterFilter,
     page: Page<MessageId>,
 ) -> Result<Slice<Delivery>> {
@@ -291,7 +291,7 @@ fn dead_letters(
     Ok(walk.slice_whole(items, |item| item.key.message_id))
 }
 
-fn health(db: Db<'_>, endpoint: EndpointId, now: Timestamp) -> Result<Option<EndpointHealth>> {
+fn health(db: &Db<'_>, endpoint: EndpointId, now: Timestamp) -> Result<Option<EndpointHealth>> {
     let id = endpoint.as_bytes();
     let Some(health) = db.one(sql::HEALTH_LANE, [id], rows::health)? else { return Ok(None) };
     let since = now.before(DAY).as_micros();
@@ -314,7 +314,7 @@ fn health(db: Db<'_>, endpoint: EndpointId, now: Timestamp) -> Result<Option<End
     }))
 }
 
-fn status(db: Db<'_>, now: Timestamp) -> Result<Status> {
+fn status(db: &Db<'_>, now: Timestamp) -> Result<Status> {
     let mut status = Status::default();
     let reopened: u64 = db.get(sql::STATUS_OPEN, [], |row| {
         status.pending = row.number()?;
@@ -359,7 +359,7 @@ fn status(db: Db<'_>, now: Timestamp) -> Result<Status> {
 
 /// A page of what holds messages, which ends early when their payloads grow too large.
 fn within_bytes<Item>(
-    db: Db<'_>,
+    db: &Db<'_>,
     walk: &Walk<MessageId>,
     sql: &'static str,
     key: impl Params,

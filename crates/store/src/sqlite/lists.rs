@@ -23,12 +23,12 @@ impl SqliteStore {
     /// Like `read`, for queries that walk a list.
     pub(super) async fn read_lists<T, F>(&self, query: F) -> Result<T>
     where
-        F: FnOnce(Db<'_>) -> Result<T> + Send + 'static,
+        F: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
         let mut are_behind = self.read(|db| Progress::read(db).map(Progress::is_behind)).await?;
         while are_behind {
-            let fill = |tx: &mut super::writer::Tx<'_>| fill(tx.db);
+            let fill = |tx: &mut super::writer::Tx<'_>| fill(&tx.db);
             are_behind = self.writer.call(Urgency::Now, FILL_EVERY, fill).await?;
         }
         self.read(query).await
@@ -36,7 +36,7 @@ impl SqliteStore {
 }
 
 /// Lists a bounded batch of what is not listed yet; whether something is left.
-pub(super) fn fill(db: Db<'_>) -> Result<bool> {
+pub(super) fn fill(db: &Db<'_>) -> Result<bool> {
     let Progress { listed, last } = Progress::read(db)?;
     let fillers = [sql::LIST_MESSAGES, sql::LIST_ENDED, sql::LIST_ATTEMPTS];
     let mut until = last;
@@ -62,7 +62,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn read(db: Db<'_>) -> Result<Self> {
+    fn read(db: &Db<'_>) -> Result<Self> {
         db.get(sql::LISTS_BEHIND, [], |row| {
             let listed = [row.int()?, row.int()?, row.int()?];
             Ok(Self { listed, last: [row.int()?, row.int()?, row.int()?] })

@@ -108,7 +108,7 @@ impl SqliteStore {
     /// the same state.
     async fn read<T, F>(&self, query: F) -> Result<T>
     where
-        F: FnOnce(Db<'_>) -> Result<T> + Send + 'static,
+        F: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
         let readers = Arc::clone(&self.readers);
@@ -120,7 +120,7 @@ impl SqliteStore {
             let answer = connection
                 .execute_batch("BEGIN")
                 .map_err(db::failed)
-                .and_then(|()| query(Db::new(&connection)));
+                .and_then(|()| query(&Db::new(&connection)));
             // A transaction that only read has nothing to lose.
             let _ = connection.execute_batch("ROLLBACK");
             readers.idle().push(connection);

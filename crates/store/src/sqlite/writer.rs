@@ -438,9 +438,10 @@ impl Thread {
             job.run(&mut tx).map_err(Failure::Job)?;
         }
         if self.unlisted >= lists::FILL_EVERY {
-            lists::fill(tx.db)?;
+            lists::fill(&tx.db)?;
             self.unlisted = 0;
         }
+        drop(tx);
         #[cfg(feature = "conformance")]
         self.fault()?;
         self.connection.execute_batch("COMMIT").map_err(failed)?;
