@@ -107,6 +107,12 @@ async fn prune(shared: &Shared) {
         Ok(rows) => tracing::debug!(rows, "janitor.pruned"),
         Err(error) => tracing::warn!(%error, "janitor.prune_failed"),
     }
+    let Some(kept_for) = shared.settings.history_kept_for else { return };
+    match shared.store.forget(shared.clock.now().before(kept_for)).await {
+        Ok(0) => {}
+        Ok(messages) => tracing::info!(messages, "janitor.forgot_history"),
+        Err(error) => tracing::warn!(%error, "janitor.forget_failed"),
+    }
 }
 
 async fn steps(shared: &Shared) {

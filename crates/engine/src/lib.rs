@@ -58,6 +58,8 @@ pub struct EngineSettings {
     /// Payload bytes of deliveries that wait in memory.
     pub memory_bytes_max: usize,
     pub signing: SigningHeaders,
+    /// How long messages, attempts and ended deliveries are remembered; `None`: for ever.
+    pub history_kept_for: Option<Duration>,
 }
 
 /// How often whoever sleeps looks at the store even though nobody nudged: another process may have

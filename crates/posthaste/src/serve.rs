@@ -273,6 +273,7 @@ fn engine_settings(config: &Config, worker_id: WorkerId) -> EngineSettings {
         in_flight_max: config.in_flight_max,
         memory_bytes_max: config.memory_bytes_max,
         signing: config.signing,
+        history_kept_for: config.history_kept_for,
     }
 }
 

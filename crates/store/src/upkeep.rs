@@ -35,6 +35,11 @@ pub trait Upkeep: Send + Sync {
     /// windows older than 25 h, counts older than 25 h. Returns how many rows went.
     async fn prune(&self, now: Timestamp) -> Result<u64>;
 
+    /// Deletes, in bounded steps, messages accepted before `accepted_before` with their attempts
+    /// and ended deliveries, so far as their payload is gone and nothing of them is open. May leave
+    /// some for later. Returns how many messages went.
+    async fn forget(&self, accepted_before: Timestamp) -> Result<u64>;
+
     /// Whether the store can be read and written.
     async fn check(&self) -> Result<()>;
 

@@ -14,7 +14,7 @@ const fn key(name: &'static str, default: Option<&'static str>, about: &'static 
     Key { name, default, about }
 }
 
-pub const KEYS: [Key; 28] = [
+pub const KEYS: [Key; 29] = [
     key("listen", Some("127.0.0.1:8071"), "Address and port of the API."),
     key("data_dir", Some("./posthaste-data"), "Folder of the database and the secrets."),
     key("database_url", None, "`sqlite:PATH`; by default `posthaste.db` in the data folder."),
@@ -48,6 +48,11 @@ pub const KEYS: [Key; 28] = [
     key("worker.in_flight_max", Some("1024"), "Requests in flight at once."),
     key("worker.in_flight_per_endpoint_max", Some("64"), "The same, to one endpoint."),
     key("worker.memory_max", Some("64MiB"), "Payload bytes held in memory for delivery."),
+    key(
+        "retention.history",
+        Some("90d"),
+        "How long messages without payload, attempts and ended deliveries are kept, or `never`.",
+    ),
     key("log.format", Some("text"), "`text` or `json`."),
     key("log.level", Some("info"), "`error`, `warn`, `info`, `debug` or `trace`."),
     key("shutdown.timeout", Some("20s"), "How long a stop waits for what is in flight."),

@@ -62,6 +62,8 @@ pub struct Config {
     pub in_flight_max: usize,
     pub memory_bytes_max: usize,
     pub log: Log,
+    /// `None`: for ever.
+    pub history_kept_for: Option<Duration>,
     pub shutdown_timeout: Duration,
     /// What is legal but probably not meant; said once at the start.
     pub warnings: Vec<String>,
@@ -151,7 +153,9 @@ impl Config {
             https_only: parse(&layers, "endpoint.https_only", value::boolean)?,
             rules: LaneRules {
                 breaker,
-                disable_after: parse(&layers, "endpoint.disable_after", disable_after)?,
+                disable_after: parse(&layers, "endpoint.disable_after", |text| {
+                    or_never(text, Duration::from_secs(1), 365 * DAY)
+                })?,
                 in_flight_max: u32::try_from(per_endpoint).unwrap_or(u32::MAX),
             },
             in_flight_max: usize::try_from(in_flight_max).unwrap_or(usize::MAX),
@@ -166,6 +170,9 @@ impl Config {
                 })?,
                 level: parse(&layers, "log.level", |text| value::choice(text, &LEVELS))?,
             },
+            history_kept_for: parse(&layers, "retention.history", |text| {
+                or_never(text, DAY, 36_500 * DAY)
+            })?,
             shutdown_timeout: parse(&layers, "shutdown.timeout", |text| {
                 value::duration_within(text, Duration::ZERO, 10 * MINUTE)
             })?,
@@ -300,11 +307,11 @@ fn database(text: &str) -> Parsed<PathBuf> {
     Ok(Path::new(path).to_owned())
 }
 
-fn disable_after(text: &str) -> Parsed<Option<Duration>> {
+fn or_never(text: &str, least: Duration, most: Duration) -> Parsed<Option<Duration>> {
     if text.trim() == "never" {
         return Ok(None);
     }
-    value::duration_within(text, Duration::from_secs(1), 365 * DAY)
+    value::duration_within(text, least, most)
         .map(Some)
         .map_err(|hint| format!("{hint}, or `never`"))
 }

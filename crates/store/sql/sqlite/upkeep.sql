@@ -149,6 +149,63 @@ WHERE (minute, worker_id) IN (
     SELECT minute, worker_id FROM tally WHERE minute < ?1 LIMIT ?2
 );
 
+-- name: forget_next
+-- ?1 after seq, ?2 accepted before, ?3 how many. Primary key; whether each may go, for which the
+-- application's endpoints are asked for something open.
+-- only here: the other back-end drops partitions.
+SELECT seq, id, created_at, created_at < ?2 AND payload IS NULL AND NOT EXISTS (
+    SELECT 1 FROM endpoint
+    CROSS JOIN delivery ON delivery.endpoint_id = endpoint.id AND delivery.message_id = message.id
+    WHERE endpoint.application_id = message.application_id
+)
+FROM message
+WHERE seq > ?1
+ORDER BY seq
+LIMIT ?3;
+
+-- name: forget_attempt_list
+-- ?1 message. Index attempt_key, then primary key.
+-- only here: see above.
+DELETE FROM attempt_list
+WHERE (endpoint_id, id) IN (SELECT endpoint_id, id FROM attempt WHERE message_id = ?1);
+
+-- name: forget_attempts
+-- ?1 message. Index attempt_key.
+-- only here: see above.
+DELETE FROM attempt WHERE message_id = ?1;
+
+-- name: forget_ended_list
+-- ?1 message. Index ended_key, then primary key.
+-- only here: see above.
+DELETE FROM ended_list
+WHERE (endpoint_id, message_id) IN (
+    SELECT endpoint_id, message_id FROM ended WHERE message_id = ?1
+);
+
+-- name: forget_ended
+-- ?1 message. Index ended_key.
+-- only here: see above.
+DELETE FROM ended WHERE message_id = ?1;
+
+-- name: forget_message_list
+-- ?1 message. Index message_id, then primary key.
+-- only here: see above.
+DELETE FROM message_list
+WHERE (application_id, id) IN (SELECT application_id, id FROM message WHERE id = ?1);
+
+-- name: forget_message
+-- ?1 message. Index message_id.
+-- only here: see above.
+DELETE FROM message WHERE id = ?1;
+
+-- name: forget_done
+-- Numbers that are free again are given once more, and must then count as not listed. Primary keys.
+-- only here: see above.
+UPDATE listed
+SET message_seq = min(message_seq, ifnull((SELECT max(seq) FROM message), 0)),
+    ended_seq = min(ended_seq, ifnull((SELECT max(seq) FROM ended), 0)),
+    attempt_seq = min(attempt_seq, ifnull((SELECT max(seq) FROM attempt), 0));
+
 -- name: check
 -- Whether the database can be read.
 SELECT page_count FROM pragma_page_count();

@@ -101,7 +101,8 @@ macro_rules! conformance_tests {
             f058_due_after_recovery, f070_recovery_after_a_record, retired_worker,
             f066_nothing_while_disabled, hold_in_steps, enabling_finishes_the_hold,
             in_flight_while_disabled, f073_deleted_endpoint, in_flight_while_deleted,
-            deleted_application, payloads_expire, requests_expire, sketches_expire,
+            deleted_application, payloads_expire, history_is_forgotten, everything_is_forgotten,
+            requests_expire, sketches_expire,
             everything_survives_a_restart, closed_store,
         }
         $crate::conformance_tests! { @group $ground; replay:

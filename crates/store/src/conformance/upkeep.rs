@@ -3,9 +3,12 @@
 use super::Ground;
 use super::world::*;
 use crate::Kind;
+use crate::history::{AttemptFilter, MessageFilter};
 use crate::outbox::{RecordBatch, Scope, WindowSketch};
 use crate::upkeep::Step;
 use posthaste_core::delivery::{DeliveryState, Verdict};
+use posthaste_core::endpoint::{Application, Endpoint};
+use posthaste_core::id::MessageId;
 use posthaste_core::latency::Sketch;
 use std::time::Duration;
 
@@ -307,6 +310,102 @@ pub async fn payloads_expire(ground: &dyn Ground) {
         payloads.push(found.unwrap().payload.is_some());
     }
     assert_eq!(payloads, [false, true]);
+}
+
+/// What is old goes with all that belongs to it, but for what is open or can still be sent. Weeks
+/// lie between the messages, because a back-end may forget a week at once.
+pub async fn history_is_forgotten(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    let begun = world.now();
+    let mut ids = Vec::new();
+    for kept_days in [1, 1, 50] {
+        let mut message = world.message(&application);
+        message.expires_at = world.now().after(Duration::from_secs(kept_days * 86_400));
+        ids.push(world.publish_message(message).await);
+        let job = world.claim_one(worker(1)).await;
+        if ids.len() == 2 {
+            world.retry(&job, 100 * 86_400).await;
+        } else {
+            world.deliver(&job).await;
+        }
+        world.pass_secs(20 * 86_400);
+    }
+    world.store.prune(world.now()).await.unwrap();
+    assert_eq!(world.store.forget(begun).await.unwrap(), 0);
+    let whole = Listed::read(&world, &application, &endpoint).await;
+    assert_eq!((&whole.messages, &whole.attempts), (&ids, &ids));
+    assert_eq!(world.store.forget(world.now()).await.unwrap(), 1);
+    let left = Listed::read(&world, &application, &endpoint).await;
+    assert_eq!((left.messages, left.of_endpoint), (ids[1..].to_vec(), ids[1..].to_vec()));
+    assert_eq!(left.attempts, ids[1..]);
+    let gone = world.store.message(application.id, &ids[0].to_string()).await.unwrap();
+    assert_eq!(gone, None);
+    assert_eq!(world.store.delivery(key(&endpoint, ids[0])).await.unwrap(), None);
+    // Nothing that comes later is missed in a list.
+    ids.push(world.publish(&application).await);
+    world.deliver(&world.claim_one(worker(1)).await).await;
+    let left = Listed::read(&world, &application, &endpoint).await;
+    assert_eq!((left.messages, left.of_endpoint), (ids[1..].to_vec(), ids[1..].to_vec()));
+    assert_eq!(left.attempts, ids[1..]);
+}
+
+/// A history that is forgotten whole begins anew.
+pub async fn everything_is_forgotten(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    let endpoint = world.endpoint(&application).await;
+    for round in 0..2 {
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let mut message = world.message(&application);
+            message.expires_at = world.now().after(Duration::from_secs(86_400));
+            ids.push(world.publish_message(message).await);
+            world.deliver(&world.claim_one(worker(1)).await).await;
+        }
+        let listed = Listed::read(&world, &application, &endpoint).await;
+        assert_eq!((&listed.messages, &listed.attempts), (&ids, &ids), "round {round}");
+        world.pass_secs(30 * 86_400);
+        world.store.prune(world.now()).await.unwrap();
+        assert_eq!(world.store.forget(world.now()).await.unwrap(), 3);
+    }
+}
+
+/// Which messages the lists show, oldest first.
+struct Listed {
+    messages: Vec<MessageId>,
+    of_endpoint: Vec<MessageId>,
+    attempts: Vec<MessageId>,
+}
+
+impl Listed {
+    async fn read(world: &World, application: &Application, endpoint: &Endpoint) -> Self {
+        let filter = MessageFilter::default;
+        let messages = world.store.messages(application.id, filter(), page(100));
+        let of_endpoint = world.store.messages_of_endpoint(endpoint.id, filter(), None, page(100));
+        let attempts =
+            world.store.attempts_of_endpoint(endpoint.id, AttemptFilter::default(), page(100));
+        Self {
+            messages: messages.await.unwrap().items.iter().rev().map(|it| it.id).collect(),
+            of_endpoint: of_endpoint
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .rev()
+                .map(|(it, _)| it.id)
+                .collect(),
+            attempts: attempts
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .rev()
+                .map(|it| it.key.message_id)
+                .collect(),
+        }
+    }
 }
 
 pub async fn requests_expire(ground: &dyn Ground) {

@@ -122,6 +122,7 @@ const WALKS: &[(&str, &str)] = &[
     ("LIST_MESSAGES", "a bounded batch is sorted"),
     ("LIST_ENDED", "a bounded batch is sorted"),
     ("LIST_ATTEMPTS", "a bounded batch is sorted"),
+    ("FORGET_DONE", "the one row that it changes"),
     ("LISTS_ADVANCE", "the one row that it changes"),
     ("CHECK", "the number of pages is known"),
     ("CHECK_WRITE", "no id is null"),
@@ -174,11 +175,7 @@ fn hot_queries_walk_their_index() {
                 lanes::sql::EVENT_FIND,
                 "message_event (application_id=? AND event_id=?)",
             ),
-            (
-                "claim_message",
-                lanes::sql::CLAIM_MESSAGE,
-                "message_id (id=?)",
-            ),
+            ("claim_message", lanes::sql::CLAIM_MESSAGE, "message_id (id=?)"),
             (
                 "delivery_end",
                 lanes::sql::DELIVERY_END,

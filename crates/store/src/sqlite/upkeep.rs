@@ -20,6 +20,8 @@ pub(super) mod sql {
         SWEEP_NEXT, SWEEP_FIND, SWEEP_HOLD, SWEEP_CANCEL, SWEEP_DONE, TASK_INSERT, TASK_FIND,
         TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE, TASK_ADVANCE,
         PRUNE_PAYLOADS, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK, CHECK_WRITE,
+        FORGET_NEXT, FORGET_ATTEMPT_LIST, FORGET_ATTEMPTS, FORGET_ENDED_LIST, FORGET_ENDED,
+        FORGET_MESSAGE_LIST, FORGET_MESSAGE, FORGET_DONE,
     }
 }
 
@@ -31,6 +33,8 @@ const STEP_ROWS: usize = 1_000;
 const REPLAY_ROWS: usize = 500;
 /// Payloads are large; fewer of them go at once.
 const PRUNE_PAYLOAD_ROWS: usize = 500;
+/// Messages looked at, and forgotten, at once.
+const FORGET_ROWS: usize = 200;
 /// Windows and counts are read for 24 h; an hour more is kept.
 const WINDOWS_KEPT: Duration = Duration::from_secs(25 * 3_600);
 
@@ -91,6 +95,19 @@ impl Upkeep for SqliteStore {
             let full = [PRUNE_PAYLOAD_ROWS, STEP_ROWS, STEP_ROWS, STEP_ROWS];
             if rows.iter().zip(full).all(|(rows, full)| *rows < full) {
                 return Ok(pruned);
+            }
+        }
+    }
+
+    async fn forget(&self, accepted_before: Timestamp) -> Result<u64> {
+        let (mut after, mut forgotten) = (0, 0);
+        loop {
+            let work = move |tx: &mut Tx<'_>| forget(tx, after, accepted_before);
+            let step = self.writer.call(Urgency::Lazy, FORGET_ROWS, work).await?;
+            forgotten += step.forgotten;
+            match step.next {
+                Some(next) => after = next,
+                None => return Ok(forgotten),
             }
         }
     }
@@ -309,6 +326,42 @@ fn replayable(tx: &Tx<'_>, task: &Task) -> Result<Vec<(MessageId, bool)>> {
 /// An id is as old as its message but for the time a request takes; the exact bounds are those of
 /// `accepted_at`.
 const ID_SLACK: Duration = Duration::from_secs(60);
+
+struct Forgotten {
+    forgotten: u64,
+    /// After which `seq` to go on; `None`: there is nothing old left.
+    next: Option<i64>,
+}
+
+/// Looks at the messages after a `seq` and forgets those that may go.
+fn forget(tx: &mut Tx<'_>, after: i64, accepted_before: Timestamp) -> Result<Forgotten> {
+    let key = params![after, accepted_before.as_micros(), FORGET_ROWS as i64];
+    let found: Vec<(i64, MessageId, Timestamp, bool)> =
+        tx.db.all(sql::FORGET_NEXT, key, |row| {
+            Ok((row.int()?, row.id()?, row.time()?, row.flag()?))
+        })?;
+    let mut forgotten = 0;
+    for (_, message, _, _) in found.iter().filter(|(.., may_go)| *may_go) {
+        for sql in [
+            sql::FORGET_ATTEMPT_LIST,
+            sql::FORGET_ATTEMPTS,
+            sql::FORGET_ENDED_LIST,
+            sql::FORGET_ENDED,
+            sql::FORGET_MESSAGE_LIST,
+            sql::FORGET_MESSAGE,
+        ] {
+            tx.db.run(sql, [message.as_bytes()])?;
+        }
+        forgotten += 1;
+    }
+    if forgotten > 0 {
+        tx.db.run(sql::FORGET_DONE, [])?;
+    }
+    // Messages are accepted nearly in the order of their numbers: the first young one ends it.
+    let old = found.iter().all(|(_, _, created_at, _)| *created_at < accepted_before);
+    let next = found.last().filter(|_| old && found.len() == FORGET_ROWS).map(|(seq, ..)| *seq);
+    Ok(Forgotten { forgotten, next })
+}
 
 /// A bounded batch of each kind; how many rows went.
 fn prune(tx: &mut Tx<'_>, now: Timestamp) -> Result<[usize; 4]> {
