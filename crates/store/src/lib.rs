@@ -9,12 +9,14 @@
 //!
 //! **Invariant:** time comes in as an argument; no query calls a clock.
 
+mod cache;
 pub mod catalog;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;
 pub mod history;
 mod migrate;
+mod monotonic;
 pub mod outbox;
 mod page;
 mod queries;
