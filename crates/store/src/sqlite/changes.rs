@@ -4,9 +4,10 @@
 //! nothing behind in the transaction that it shares.
 
 use super::catalog::sql;
-use super::lanes::{LaneState, sql as lane_sql};
+use super::lanes::sql as lane_sql;
 use super::writer::Tx;
 use crate::catalog::{Begun, KeptAnswer};
+use crate::lanes::LaneState;
 use crate::outbox::IdempotencyKey;
 use crate::rows::{self, StoredSecrets};
 use crate::{Error, Kind, Result};

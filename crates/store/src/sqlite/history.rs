@@ -3,13 +3,13 @@
 use super::SqliteStore;
 use super::catalog::bounds;
 use super::db::Db;
-use super::lanes::minute_of;
 use crate::Result;
 use crate::catalog::{Page, Slice};
 use crate::history::{
     AttemptFilter, DeadLetterFilter, Delivery, EndpointHealth, History, MessageFilter, Notice,
     Status, StoredAttempt,
 };
+use crate::lanes::minute_of;
 use crate::page::Walk;
 use crate::queries::Directed;
 use crate::rows::{self, Fields};

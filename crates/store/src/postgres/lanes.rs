@@ -1,0 +1,1 @@
+//! Lanes as transactions use them: locked, decided about, stored.
