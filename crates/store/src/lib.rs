@@ -25,6 +25,7 @@ pub mod postgres;
 mod queries;
 mod rows;
 pub mod sqlite;
+mod standing;
 pub mod upkeep;
 
 pub use catalog::Catalog;

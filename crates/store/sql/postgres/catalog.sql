@@ -1,6 +1,7 @@
 -- Applications, endpoints, event types, requests with an idempotency key.
 -- Lists are walked in either direction: a statement that ends in ASC is also run with DESC.
--- Who changes a catalogue locks in this order: application, endpoint, lanes by their ids.
+-- Who changes an application or one of its endpoints locks the application's row first, then
+-- lanes by their ids; endpoints need no lock of their own.
 
 -- name: application_insert
 -- A new application with its limiter; nothing happens when the id is taken.
@@ -90,8 +91,8 @@ ORDER BY id;
 -- name: endpoint_insert
 -- A new endpoint; nothing happens when the id is taken.
 INSERT INTO posthaste.endpoint
-    (id, application_id, uid, url, description, disabled, event_types, channels, throttle_rate,
-     version, metadata, headers, secrets, policy, created_at, updated_at)
+    (id, uid, url, description, disabled, event_types, channels, throttle_rate, version, metadata,
+     headers, secrets, policy, updated_at, application_id, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 ON CONFLICT (id) DO NOTHING;
 
@@ -134,8 +135,7 @@ FOR UPDATE;
 -- name: endpoint_version
 -- $1 id. Primary key.
 SELECT updated_at, disabled IS NOT NULL, application_id
-FROM posthaste.endpoint WHERE id = $1 AND deleted_at IS NULL
-FOR UPDATE;
+FROM posthaste.endpoint WHERE id = $1 AND deleted_at IS NULL;
 
 -- name: endpoint_update
 -- $1 id. Primary key.

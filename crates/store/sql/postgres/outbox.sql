@@ -341,8 +341,9 @@ ON CONFLICT (id) DO NOTHING;
 
 -- name: delivery_find
 -- $1 endpoints, $2 messages. Primary key. Open deliveries.
-SELECT delivery.endpoint_id, delivery.message_id, application_id, state, attempts, lease_number,
-    lease_worker, lease_until, accepted_at, last_status
+SELECT delivery.endpoint_id, delivery.message_id, application_id, state, class, due_at, attempts,
+    plan_attempts, trigger, planned_at, lease_number, lease_worker, lease_until, accepted_at,
+    last_status
 FROM unnest($1::uuid[], $2::uuid[]) AS wanted (endpoint_id, message_id)
 JOIN posthaste.delivery
     ON delivery.endpoint_id = wanted.endpoint_id AND delivery.message_id = wanted.message_id;

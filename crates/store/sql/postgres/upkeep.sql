@@ -1,8 +1,8 @@
 -- Workers, recovery, sweeps, tasks, retention.
 
 -- name: worker_see
--- $1 worker, $2 now. A worker that may hold leases from now on.
-INSERT INTO posthaste.worker (id, heartbeat_at) VALUES ($1, $2)
+-- $1 workers, $2 now. Workers that may hold leases from now on.
+INSERT INTO posthaste.worker (id, heartbeat_at) SELECT * FROM unnest($1::uuid[], $2::int8[])
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_heartbeat

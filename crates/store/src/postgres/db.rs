@@ -8,12 +8,10 @@
 //! **Invariant:** nothing is set that outlives the transaction.
 
 use super::pool::{Connection, Place};
+use crate::Result;
 use crate::error::{Error, Kind};
 use crate::rows::{Fields, Row};
-use crate::Result;
 use bytes::BytesMut;
-use futures_util::TryStreamExt;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
@@ -30,33 +28,43 @@ pub(super) enum Mode {
 }
 
 /// Values for `$1`, `$2`, ... with their types.
-pub(super) type Params<'p> = &'p [(&'p (dyn ToSql + Sync), Type)];
+pub(super) type Params<'p> = &'p [Param<'p>];
+
+/// One of them.
+pub(super) type Param<'p> = &'p dyn Bind;
 
 /// The parameters of a statement: `params![endpoint_id, now.as_micros()]`.
 macro_rules! params {
     ($($value:expr),* $(,)?) => {
-        &[$($crate::postgres::db::bind(&$value)),*] as $crate::postgres::db::Params<'_>
+        &[$(&$value as &dyn $crate::postgres::db::Bind),*]
     };
 }
 pub(super) use params;
 
-pub(super) fn bind<T: Bind>(value: &T) -> (&(dyn ToSql + Sync), Type) {
-    (value, value.kind())
-}
-
 /// A value that can be a parameter.
 pub(super) trait Bind: ToSql + Sync {
-    fn kind(&self) -> Type {
-        Self::TYPE
-    }
+    fn kind(&self) -> Type;
+}
 
+/// Values of one type.
+pub(super) trait Typed: ToSql + Sync {
     const TYPE: Type;
     const ARRAY: Type;
 }
 
+impl<T: Typed> Bind for T {
+    fn kind(&self) -> Type {
+        T::TYPE
+    }
+}
+
+fn typed<'p>(params: Params<'p>) -> impl ExactSizeIterator<Item = (&'p (dyn ToSql + Sync), Type)> {
+    params.iter().map(|value| (*value as &(dyn ToSql + Sync), value.kind()))
+}
+
 macro_rules! binds {
     ($($name:ty: $type:ident, $array:ident;)+) => {
-        $(impl Bind for $name {
+        $(impl Typed for $name {
             const TYPE: Type = Type::$type;
             const ARRAY: Type = Type::$array;
         })+
@@ -72,7 +80,7 @@ binds! {
     Uuid: UUID, UUID_ARRAY;
 }
 
-impl<T: Bind> Bind for Option<T> {
+impl<T: Typed> Typed for Option<T> {
     const TYPE: Type = T::TYPE;
     const ARRAY: Type = T::ARRAY;
 }
@@ -87,12 +95,12 @@ impl<T> FromIterator<T> for Column<T> {
     }
 }
 
-impl<T: Bind> Bind for Column<T> {
+impl<T: Typed> Typed for Column<T> {
     const TYPE: Type = T::ARRAY;
     const ARRAY: Type = T::ARRAY;
 }
 
-impl<T: Bind> ToSql for Column<T> {
+impl<T: Typed> ToSql for Column<T> {
     fn to_sql(
         &self,
         kind: &Type,
@@ -157,6 +165,7 @@ pub(super) struct Tx {
 
 const OPEN: u8 = 0;
 const COMMITTED: u8 = 1;
+const ROLLED_BACK: u8 = 2;
 
 const NONE: u8 = 0;
 /// Somebody else was quicker, or waited for us as we for them: all of it may be done again.
@@ -180,7 +189,8 @@ impl Tx {
     /// Runs a statement; returns how many rows it changed.
     pub async fn run(&self, sql: &str, params: Params<'_>) -> Result<u64> {
         let client = &self.connection.client;
-        client.execute_typed(sql, params).await.map_err(|error| self.failed(error))
+        let params: Vec<_> = typed(params).collect();
+        client.execute_typed(sql, &params).await.map_err(|error| self.failed(error))
     }
 
     /// The first row, if there is one.
@@ -216,28 +226,10 @@ impl Tx {
         rows.iter().map(|row| read(&mut Fields::new(row))).collect()
     }
 
-    /// Row after row as they come, until `read` says `false`.
-    pub async fn each(
-        &self,
-        sql: &str,
-        params: Params<'_>,
-        mut read: impl FnMut(&mut Fields<'_>) -> Result<bool>,
-    ) -> Result<()> {
-        let params = params.iter().map(|(value, kind)| (*value, kind.clone()));
-        let client = &self.connection.client;
-        let rows = client.query_typed_raw(sql, params).await;
-        let mut rows = pin!(rows.map_err(|error| self.failed(error))?);
-        while let Some(row) = rows.try_next().await.map_err(|error| self.failed(error))? {
-            if !read(&mut Fields::new(&row))? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<tokio_postgres::Row>> {
         let client = &self.connection.client;
-        client.query_typed(sql, params).await.map_err(|error| self.failed(error))
+        let params: Vec<_> = typed(params).collect();
+        client.query_typed(sql, &params).await.map_err(|error| self.failed(error))
     }
 
     /// Makes it all durable. May be joined with the statements before it, if it is polled last:
@@ -250,8 +242,15 @@ impl Tx {
         Ok(())
     }
 
-    pub fn is_committed(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == COMMITTED
+    /// Takes everything back.
+    pub async fn roll_back(&self) -> Result<()> {
+        self.batch("ROLLBACK").await?;
+        self.state.store(ROLLED_BACK, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == OPEN
     }
 
     /// Whether it failed only because somebody else was quicker.
@@ -266,7 +265,7 @@ impl Tx {
 
     /// Ends it, rolled back unless it was committed, and gives the connection back if it is good.
     pub async fn end(self) {
-        let good = self.is_committed() || self.batch("ROLLBACK").await.is_ok();
+        let good = !self.is_open() || self.roll_back().await.is_ok();
         if good && !self.is_broken() {
             self.place.give_back(self.connection);
         }

@@ -10,6 +10,31 @@
 //! **Invariant:** whoever changes an application, or anything that routes are made of, writes the
 //! application's row; an accept holds a share of it.
 
+/// Runs `$work` in a transaction and commits it, unless it ended it itself; gives its result.
+/// `Read`, `Write` or `Indexed` says what for (`db::Mode`).
+///
+/// It runs again when it lost a race: a row that it had looked for in vain was there when it wrote.
+/// A macro, because a closure's future could not be shown to be `Send`.
+macro_rules! transact {
+    ($core:expr, $mode:ident, |$tx:ident| $work:expr) => {{
+        let core = &*$core;
+        let mut races = 0;
+        loop {
+            let tx = match core.pool.begin($crate::postgres::db::Mode::$mode).await {
+                Ok(tx) => tx,
+                Err(error) => break Err(error),
+            };
+            let done = {
+                let $tx = &tx;
+                async { $work }.await
+            };
+            if let Some(done) = $crate::postgres::settle(tx, done, &mut races).await {
+                break done;
+            }
+        }
+    }};
+}
+
 mod accept;
 mod catalog;
 mod changes;
@@ -19,15 +44,15 @@ mod history;
 mod lanes;
 mod open;
 mod outbox;
+mod partitions;
 mod pool;
 mod record;
 mod upkeep;
 mod writer;
 
-use crate::cache::Cache;
-use crate::error::Error;
 use crate::Result;
-use db::{Mode, Tx};
+use crate::cache::Cache;
+use db::Tx;
 use open::Target;
 use pool::Pool;
 use posthaste_core::endpoint::Endpoint;
@@ -93,6 +118,14 @@ struct Core {
 }
 
 impl PostgresStore {
+    /// Whether `url` can be the address of a PostgreSQL database; asks nobody.
+    ///
+    /// # Errors
+    /// `Unusable`; the text holds nothing of the address.
+    pub fn check_url(url: &str) -> Result<()> {
+        Target::parse(url).map(drop)
+    }
+
     /// Connects, and brings the schema up to date.
     ///
     /// # Errors
@@ -115,47 +148,22 @@ impl PostgresStore {
     pub fn fail_commits(&self, count: u32) {
         self.core.pool.fail_commits(count);
     }
+}
 
-    /// Runs `work` in a transaction that only reads; all its statements see the same state.
-    async fn read<T>(&self, work: impl AsyncFn(&Tx) -> Result<T>) -> Result<T> {
-        self.core.transact(Mode::Read, work).await
-    }
-
-    /// Runs `work` in a transaction and commits it, unless it did so itself. It runs again when it
-    /// lost a race: a row that it had looked for in vain was there when it wrote.
-    async fn write<T>(&self, work: impl AsyncFn(&Tx) -> Result<T>) -> Result<T> {
-        self.core.transact(Mode::Write, work).await
-    }
+/// Commits what is done, unless it ended by itself, and lets go of the connection. `None`: it lost
+/// a race and is to be done again.
+async fn settle<T>(tx: Tx, done: Result<T>, races: &mut usize) -> Option<Result<T>> {
+    let done = match done {
+        Ok(value) if tx.is_open() => tx.commit().await.map(|()| value),
+        done => done,
+    };
+    let lost = done.is_err() && tx.lost_a_race();
+    tx.end().await;
+    *races += 1;
+    (!lost || *races >= RACES_MAX).then_some(done)
 }
 
 impl Core {
-    async fn transact<T>(&self, mode: Mode, work: impl AsyncFn(&Tx) -> Result<T>) -> Result<T> {
-        for _ in 1..RACES_MAX {
-            match self.attempt(mode, &work).await {
-                Err((_, true)) => {}
-                done => return done.map_err(|(error, _)| error),
-            }
-        }
-        self.attempt(mode, &work).await.map_err(|(error, _)| error)
-    }
-
-    /// The error comes with whether a race was lost.
-    async fn attempt<T>(
-        &self,
-        mode: Mode,
-        work: &impl AsyncFn(&Tx) -> Result<T>,
-    ) -> Result<T, (Error, bool)> {
-        let tx = self.pool.begin(mode).await.map_err(|error| (error, false))?;
-        let done = match work(&tx).await {
-            Ok(value) if tx.is_committed() => Ok(value),
-            Ok(value) => tx.commit().await.map(|()| value),
-            Err(error) => Err(error),
-        };
-        let lost = tx.lost_a_race();
-        tx.end().await;
-        done.map_err(|error| (error, lost))
-    }
-
     fn endpoints(&self) -> MutexGuard<'_, HashMap<EndpointId, (i64, Arc<Endpoint>)>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }

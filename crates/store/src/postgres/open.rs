@@ -2,11 +2,11 @@
 
 use super::PostgresOptions;
 use super::db::{Mode, Tx, failed, params};
+use super::partitions::make_first_partitions;
 use super::pool::{Connection, Pool};
-use super::upkeep::make_partitions;
+use crate::Result;
 use crate::error::{Error, Kind};
 use crate::migrate::{Migration, pending};
-use crate::Result;
 use posthaste_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,15 +84,14 @@ async fn migrate(tx: &Tx, now: Timestamp) -> Result<()> {
     )
     .await?;
     let sql = "SELECT number, checksum FROM posthaste.migration ORDER BY number";
-    let applied =
-        tx.all(sql, params![], |row| Ok((row.int()?, row.text()?.to_owned()))).await?;
+    let applied = tx.all(sql, params![], |row| Ok((row.int()?, row.text()?.to_owned()))).await?;
     let pending = pending(MIGRATIONS, &applied)?;
     for migration in pending {
         tx.batch(migration.sql).await?;
         let sql = "INSERT INTO posthaste.migration (number, checksum) VALUES ($1, $2)";
         tx.run(sql, params![migration.number, migration.checksum()]).await?;
     }
-    make_partitions(tx, now).await?;
+    make_first_partitions(tx, now).await?;
     if !pending.is_empty() {
         analyze(tx).await?;
     }
