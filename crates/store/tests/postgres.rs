@@ -140,3 +140,178 @@ impl Ground for Case {
 }
 
 posthaste_store::conformance_tests!(Case::new());
+
+mod own {
+    use super::*;
+    use posthaste_core::id::WorkerId;
+    use posthaste_store::conformance::World;
+    use posthaste_store::{Error, History, Kind, Upkeep};
+    use std::time::Duration;
+
+    async fn refused(url: &str) -> Error {
+        match PostgresStore::open(url, PostgresOptions::default(), NOW).await {
+            Ok(_) => panic!("it must not open"),
+            Err(error) => error,
+        }
+    }
+
+    /// The text and everything behind it.
+    fn words(error: &Error) -> String {
+        format!("{error} {error:?}")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn ten_processes_start_at_once_on_an_empty_database() {
+        let name = format!("posthaste_case_{}_start", std::process::id());
+        let admin = connect(&server()).await;
+        admin.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await.unwrap();
+        let database = Database { name };
+        let mut starts = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            let url = database.url();
+            let options = PostgresOptions { connections_max: 2, ..PostgresOptions::default() };
+            starts.spawn(async move { PostgresStore::open(&url, options, NOW).await });
+        }
+        while let Some(started) = starts.join_next().await {
+            started.unwrap().unwrap();
+        }
+        let client = connect(&database.url()).await;
+        let count = client.query_one("SELECT count(*) FROM posthaste.migration", &[]).await;
+        assert_eq!(count.unwrap().get::<_, i64>(0), 1);
+    }
+
+    #[tokio::test]
+    async fn a_database_from_a_newer_version() {
+        let database = Database::new().await;
+        let client = connect(&database.url()).await;
+        let insert = "INSERT INTO posthaste.migration VALUES (99, 'x')";
+        client.batch_execute(insert).await.unwrap();
+        let error = refused(&database.url()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("newer version"), "{error}");
+        client
+            .batch_execute(
+                "DELETE FROM posthaste.migration WHERE number = 99;
+                 UPDATE posthaste.migration SET checksum = 'x'",
+            )
+            .await
+            .unwrap();
+        let error = refused(&database.url()).await;
+        assert!(error.to_string().contains("another build"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn errors_keep_the_password_to_themselves() {
+        let mut url = url::Url::parse(&server()).unwrap();
+        url.set_password(Some("hunter2")).unwrap();
+        let error = refused(url.as_str()).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("refuses user or password"), "{error}");
+        assert!(!words(&error).contains("hunter2"), "{error:?}");
+        url.set_port(Some(1)).unwrap();
+        let error = refused(url.as_str()).await;
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(!words(&error).contains("hunter2"), "{error:?}");
+        let error = refused("postgres://me:hunter2@[::1").await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(!words(&error).contains("hunter2"), "{error:?}");
+        let options = PostgresOptions {
+            direct_url: Some("postgres://me:hunter2@host/db".to_owned()),
+            ..PostgresOptions::default()
+        };
+        assert!(!format!("{options:?}").contains("hunter2"));
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_not_there() {
+        let error = refused(&url("posthaste_nowhere")).await;
+        assert_eq!(error.kind(), Kind::Unusable);
+        assert!(error.to_string().contains("no such database"), "{error}");
+    }
+
+    /// What a restart of the server does to its connections.
+    #[tokio::test]
+    async fn connections_that_were_cut_are_made_anew() {
+        let database = Database::new().await;
+        let store = database.postgres().await;
+        let world = World::on(store.clone());
+        world.leave_leased(WorkerId::from_bytes([1; 16]), 5).await;
+        let admin = connect(&server()).await;
+        for _ in 0..3 {
+            // Several at once, so that several are idle and all of them are dead.
+            let (one, two, three) =
+                tokio::join!(store.status(NOW), store.status(NOW), store.check());
+            one.unwrap();
+            two.unwrap();
+            three.unwrap();
+            let cut = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
+                       WHERE datname = $1";
+            let cut = admin.query_one(cut, &[&database.name]).await.unwrap();
+            assert!(cut.get::<_, i64>(0) >= 1);
+            assert_eq!(store.status(NOW).await.unwrap().in_flight, 5);
+        }
+        let later = Timestamp::from_secs(1_700_000_100);
+        assert_eq!(store.recover(later, later).await.unwrap(), 5);
+    }
+
+    #[tokio::test]
+    async fn all_connections_busy_is_told_in_time() {
+        let database = Database::new().await;
+        let options = PostgresOptions {
+            connections_max: 1,
+            acquire_timeout: Duration::from_millis(50),
+            ..PostgresOptions::default()
+        };
+        let store = PostgresStore::open(&database.url(), options, NOW).await.unwrap();
+        let client = connect(&database.url()).await;
+        client.batch_execute("BEGIN; LOCK TABLE posthaste.worker").await.unwrap();
+        let heartbeat = store.heartbeat(WorkerId::from_bytes([1; 16]), NOW);
+        let status = async {
+            // Behind the heartbeat, which waits for the lock.
+            tokio::task::yield_now().await;
+            let error = store.status(NOW).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Unavailable);
+            assert!(error.to_string().contains("busy"), "{error}");
+            client.batch_execute("ROLLBACK").await.unwrap();
+        };
+        let (beaten, ()) = tokio::join!(heartbeat, status);
+        beaten.unwrap();
+    }
+
+    #[tokio::test]
+    async fn partitions_are_made_ahead() {
+        let database = Database::new().await;
+        let store = database.postgres().await;
+        let client = connect(&database.url()).await;
+        let weeks = async || {
+            let sql = "SELECT count(*) FROM pg_inherits
+                       WHERE inhparent = 'posthaste.message'::regclass";
+            client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0)
+        };
+        let before = weeks().await;
+        store.prune(NOW).await.unwrap();
+        assert_eq!(weeks().await, before, "they were there");
+        store.prune(NOW.after(Duration::from_secs(3 * 7 * 86_400))).await.unwrap();
+        assert_eq!(weeks().await, before + 3);
+        let world = World::on(store.clone());
+        world.leave_leased(WorkerId::from_bytes([1; 16]), 3).await;
+        let stray = client.query_one("SELECT count(*) FROM posthaste.message_default", &[]).await;
+        assert_eq!(stray.unwrap().get::<_, i64>(0), 0);
+        // A week whose messages are in the default partition already gets none, and no error.
+        let year = Duration::from_secs(365 * 86_400);
+        let insert = format!(
+            "INSERT INTO posthaste.message
+                 (application_id, id, event_type, created_at, expires_at)
+             VALUES (gen_random_uuid(), '{}', 'odd.clock', 0, 0)",
+            uuid_text(posthaste_core::id::MessageId::lower_bound(NOW.after(year)))
+        );
+        client.batch_execute(&insert).await.unwrap();
+        store.prune(NOW.after(year)).await.unwrap();
+        let kept = "SELECT count(*) FROM posthaste.message WHERE event_type = 'odd.clock'";
+        assert_eq!(client.query_one(kept, &[]).await.unwrap().get::<_, i64>(0), 1);
+    }
+
+    fn uuid_text(id: posthaste_core::id::MessageId) -> String {
+        id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}

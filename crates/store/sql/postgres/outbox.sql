@@ -244,13 +244,15 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int8[], $5::int8[],
 ON CONFLICT (message_id, id) DO NOTHING;
 
 -- name: delivery_end
--- $1 endpoints, $2 messages, $3 lease numbers, $4 workers. Primary key. Deletes only under the
--- lease, and tells what it deleted.
+-- $1 endpoints, $2 messages, $3 lease numbers, $4 workers. Primary key: a plain comparison of the
+-- workers would tempt the planner to walk all leases of each. Deletes only under the lease, and
+-- tells what it deleted.
 DELETE FROM posthaste.delivery
 USING unnest($1::uuid[], $2::uuid[], $3::int8[], $4::uuid[])
     AS lease (endpoint_id, message_id, number, worker_id)
 WHERE delivery.endpoint_id = lease.endpoint_id AND delivery.message_id = lease.message_id
-    AND state = 1 AND lease_number = lease.number AND lease_worker = lease.worker_id
+    AND state = 1 AND lease_number = lease.number
+    AND lease_worker IS NOT DISTINCT FROM lease.worker_id
 RETURNING delivery.endpoint_id, delivery.message_id, lease_number;
 
 -- name: delivery_wait
@@ -266,7 +268,8 @@ FROM unnest($1::uuid[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::int8
     $8::int8[])
     AS lease (endpoint_id, message_id, number, worker_id, state, due_at, class, status)
 WHERE delivery.endpoint_id = lease.endpoint_id AND delivery.message_id = lease.message_id
-    AND delivery.state = 1 AND lease_number = lease.number AND lease_worker = lease.worker_id
+    AND delivery.state = 1 AND lease_number = lease.number
+    AND lease_worker IS NOT DISTINCT FROM lease.worker_id
 RETURNING delivery.endpoint_id, delivery.message_id, lease_number;
 
 -- name: delivery_remove

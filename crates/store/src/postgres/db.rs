@@ -272,15 +272,22 @@ impl Tx {
     }
 
     fn failed(&self, error: tokio_postgres::Error) -> Error {
-        let races = [
-            SqlState::T_R_SERIALIZATION_FAILURE,
-            SqlState::T_R_DEADLOCK_DETECTED,
-            SqlState::UNIQUE_VIOLATION,
-        ];
-        if error.code().is_some_and(|code| races.contains(code)) {
+        if is_race(&error) {
             self.trouble.store(CONFLICT, Ordering::Relaxed);
         }
         failed(error)
+    }
+}
+
+/// Whether it may go well when it is done again. Whoever brings a message that is there already
+/// brings it again.
+fn is_race(error: &tokio_postgres::Error) -> bool {
+    let Some(state) = error.as_db_error() else { return false };
+    let of_message = || state.table().is_some_and(|table| table.starts_with("message"));
+    match *state.code() {
+        SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => true,
+        SqlState::UNIQUE_VIOLATION => !of_message(),
+        _ => false,
     }
 }
 
@@ -344,7 +351,10 @@ pub(super) fn failed(error: tokio_postgres::Error) -> Error {
         } else {
             Kind::Internal
         };
-        return Error::new(kind, format!("the database cannot be reached: {error}"));
+        // What the system says, such as that nobody listens there; never what was sent.
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        let cause = cause.unwrap_or_default();
+        return Error::new(kind, format!("the database cannot be reached: {error}{cause}"));
     };
     let code = state.code();
     let (kind, context) = match code.code() {
@@ -353,6 +363,7 @@ pub(super) fn failed(error: tokio_postgres::Error) -> Error {
         "55P03" => (Kind::Unavailable, "the database kept a row locked for too long"),
         "53100" => (Kind::Unavailable, "the database's disk is full"),
         "53300" => (Kind::Unavailable, "the database takes no more connections"),
+        "55000" => (Kind::Unavailable, "the database lets nobody in now"),
         "25006" => (Kind::Unavailable, "the database takes no writes now; it may be a standby"),
         "40001" | "40P01" => (Kind::Unavailable, "too many changed the same rows at once"),
         "28000" | "28P01" => (Kind::Unusable, "the database refuses user or password"),
