@@ -5,6 +5,7 @@
 
 use posthaste_core::time::Timestamp;
 use posthaste_store::{PostgresOptions, PostgresStore};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
@@ -172,7 +173,11 @@ async fn every_query_is_understood() {
     with_database("queries", async |client| {
         let mut wrong = Vec::new();
         for (name, sql) in queries() {
-            if let Err(error) = client.prepare(&sql).await {
+            if let Err(error) = client.prepare(&sql).await
+                // The store names the types of its parameters; nobody does here.
+                && error.code() != Some(&SqlState::AMBIGUOUS_PARAMETER)
+                && error.code() != Some(&SqlState::INDETERMINATE_DATATYPE)
+            {
                 let text = error.as_db_error().map(|error| error.message().to_owned());
                 wrong.push(format!("{name}: {}", text.unwrap_or_default()));
             }
