@@ -9,6 +9,7 @@ use common::output::{complaint, ended, printed};
 use posthaste_testkit::{Receiver, Reply};
 use serde_json::{Value, json};
 use std::net::TcpListener;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
@@ -76,7 +77,10 @@ fn many_migrations_at_once_make_one_schema() {
     let setup = Setup::on(Database::on_postgres());
     for _ in 0..2 {
         let started: Vec<_> = (0..PROCESSES)
-            .map(|_| setup.run(&["migrate"]).stderr(std::process::Stdio::piped()).spawn().unwrap())
+            .map(|_| {
+                let mut command = setup.run(&["migrate"]);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            })
             .collect();
         for child in started {
             let output = child.wait_with_output().unwrap();

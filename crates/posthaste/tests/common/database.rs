@@ -1,8 +1,8 @@
 //! The database of a test: a file in its folder, or one of its own on the PostgreSQL server that
 //! `cargo xtask test` starts.
 //!
-//! `Cargo.toml` makes two test binaries out of some files; the one whose name ends in `_postgres`
-//! runs the same cases on PostgreSQL.
+//! Some files have a twin whose name ends in `_postgres` and that holds the same cases: there, they
+//! run on PostgreSQL.
 
 use super::PATIENCE;
 use std::path::{Path, PathBuf};
