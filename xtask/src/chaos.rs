@@ -3,6 +3,7 @@
 //! The test itself is `crates/posthaste/tests/chaos.rs`; here it only gets more rounds.
 
 use crate::process::{announce, cargo, run as run_program};
+use crate::services;
 use crate::{Failure, Workspace};
 
 /// How many kills a run has unless told otherwise.
@@ -12,11 +13,13 @@ pub const ROUNDS: u32 = 20;
 pub const ROUNDS_VARIABLE: &str = "POSTHASTE_CHAOS_ROUNDS";
 
 pub fn run(workspace: &Workspace, rounds: u32) -> Result<(), Failure> {
+    let provided = services::provide(workspace, services::all())?;
     announce(&format!("chaos, {rounds} rounds"));
     run_program(
         cargo(workspace)
             .args(["test", "--package", "posthaste", "--test", "chaos"])
             .args(["--", "--include-ignored", "--nocapture"])
+            .envs(provided.environment())
             .env(ROUNDS_VARIABLE, rounds.to_string()),
     )
 }

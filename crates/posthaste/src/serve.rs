@@ -87,7 +87,8 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 pub struct Running {
     /// Where the API really listens; the port may have been left to the system.
     pub address: Option<SocketAddr>,
-    pub secret: JwtSecret,
+    /// `None`: this process signs and checks no tokens.
+    secret: Option<JwtSecret>,
     /// This start made the secret.
     pub first_start: bool,
     store: Arc<dyn Store>,
@@ -106,7 +107,7 @@ pub async fn start(config: &Config, parts: Parts) -> Result<Running, Failure> {
     for warning in &config.warnings {
         tracing::warn!(warning, "config.doubtful");
     }
-    if config.needs_data_dir() {
+    if config.needs_data_dir(parts.api) {
         secrets::prepare_folder(&config.data_dir)?;
     }
     let listener = match parts.api {
@@ -116,7 +117,7 @@ pub async fn start(config: &Config, parts: Parts) -> Result<Running, Failure> {
     let worker_id = new_worker(clock.as_ref(), dice.as_ref());
     let store = store::open(config, clock.as_ref()).await?;
     // Only now: a start that fails leaves nothing behind that the next one would take for its own.
-    let (secret, first_start) = secret(config, dice.as_ref())?;
+    let (secret, first_start) = secret(config, parts, dice.as_ref())?;
     let queue = Arc::new(Queue::new(store.clone()));
     let engine = match parts.worker {
         true => {
@@ -152,7 +153,11 @@ impl Running {
     pub fn token(&self, lifetime: Duration) -> Result<String, Failure> {
         let organisation = cli::organisation(token::ORGANISATION)?;
         let now = SystemClock.now();
-        token::mint(&self.secret, &organisation, Subject::Organisation, now, lifetime)
+        token::mint(self.secret()?, &organisation, Subject::Organisation, now, lifetime)
+    }
+
+    fn secret(&self) -> Result<&JwtSecret, Failure> {
+        self.secret.as_ref().ok_or_else(|| Failure::usage("no key of tokens in this process"))
     }
 
     /// Returns when the API ended though nobody stopped it.
@@ -204,7 +209,7 @@ impl Running {
             clock,
             dice,
             metrics: Arc::new(move || metrics.as_ref().map(|page| page()).unwrap_or_default()),
-            settings: api_settings(config, &self.secret, self.address)?,
+            settings: api_settings(config, self.secret()?, self.address)?,
         };
         let stop = async move {
             // An error means that the sender is gone, and then there is nothing left to serve.
@@ -235,16 +240,20 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-fn secret(config: &Config, dice: &dyn Dice) -> Result<(JwtSecret, bool), Failure> {
-    if let Some(secret) = &config.jwt_secret {
-        return Ok((secret.clone(), false));
+fn secret(
+    config: &Config,
+    parts: Parts,
+    dice: &dyn Dice,
+) -> Result<(Option<JwtSecret>, bool), Failure> {
+    if !config.needs_own_secret(parts.api) {
+        return Ok((config.jwt_secret.clone(), false));
     }
     let found = secrets::find_or_make(&config.data_dir, dice)?;
     if let Some(path) = secrets::readable_by_others(&config.data_dir) {
         let path = path.display().to_string();
         tracing::warn!(path, "secrets.readable_by_others");
     }
-    Ok((found.secret, found.fresh))
+    Ok((Some(found.secret), found.fresh))
 }
 
 fn new_worker(clock: &dyn Clock, dice: &dyn Dice) -> WorkerId {

@@ -297,12 +297,10 @@ async fn f072_a_database_that_was_away_makes_no_living_worker_a_dead_one() {
     }
     server.message(&application, "{}").await;
     receiver.wait_for(DELIVERIES).await;
-    let holder = rusqlite::Connection::open(setup.folder().join("posthaste.db")).unwrap();
-    holder.busy_timeout(PATIENCE).unwrap();
-    holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let held = setup.database().hold();
     // For as long as that, not until something happens.
     tokio::time::sleep(away_for).await;
-    holder.execute_batch("ROLLBACK").unwrap();
+    drop(held);
     server.status_until(|status| status["delivered_last_hour"] == DELIVERIES).await;
     assert_eq!(receiver.requests().len(), DELIVERIES);
     for worker in workers {

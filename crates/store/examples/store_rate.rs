@@ -1,8 +1,10 @@
-//! Measures how many messages a second the SQLite store accepts and records on its own, with
-//! 1 KiB payloads: `cargo run --release -p posthaste-store --example store_rate [SECONDS]`.
+//! Measures how many messages a second a store accepts and records on its own, with 1 KiB payloads:
+//! `cargo run --release -p posthaste-store --example store_rate [SECONDS [URL]]`. Without the URL of
+//! an empty PostgreSQL database it is SQLite.
 //!
 //! Two runs: deliveries leased from the start (what a healthy server does), and with a claim
-//! between. The processor time per message is what decides, because HTTP needs the rest.
+//! between. The processor time per message is what decides, because HTTP needs the rest; that of
+//! the whole machine has the database's server in it, and whatever else runs.
 
 #![expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
 
@@ -22,7 +24,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::outbox::{
     Acceptance, Accepted, Claim, LeaseTerms, NewDelivery, RecordBatch, Start,
 };
-use posthaste_store::{Catalog, Outbox, SqliteOptions, SqliteStore, Upkeep};
+use posthaste_store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,19 +41,28 @@ type Outcomes = Result<(), Box<dyn Error + Send + Sync>>;
 #[tokio::main]
 async fn main() -> Outcomes {
     let seconds = std::env::args().nth(1).map_or(Ok(5), |text| text.parse())?;
+    let url = std::env::args().nth(2);
     for leased in [true, false] {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("posthaste.db");
-        let store = SqliteStore::open(&path, SqliteOptions::default(), now()).await?;
-        let bench = Arc::new(Bench::new(Arc::new(store), leased).await?);
-        let (started, cpu) = (Instant::now(), cpu_time()?);
+        let store: Arc<dyn Store> = match &url {
+            Some(url) => {
+                Arc::new(PostgresStore::open(url, PostgresOptions::default(), now()).await?)
+            }
+            None => Arc::new(SqliteStore::open(&path, SqliteOptions::default(), now()).await?),
+        };
+        let bench = Arc::new(Bench::new(store, leased).await?);
+        let (started, cpu, machine) = (Instant::now(), cpu_time()?, machine_time()?);
         let count = bench.run(Duration::from_secs(seconds)).await?;
         let (wall, cpu) = (started.elapsed(), cpu_time()?.saturating_sub(cpu));
+        let machine = machine_time()?.saturating_sub(machine);
         println!(
-            "{}: {:.0} messages/s, {:.1} us of processor time each ({count} in {wall:.1?})",
+            "{}: {:.0} messages/s, {:.1} us of processor time each, {:.1} of the whole machine's \
+             ({count} in {wall:.1?})",
             if leased { "leased from the start" } else { "with a claim" },
             count as f64 / wall.as_secs_f64(),
             cpu.as_micros() as f64 / count as f64,
+            machine.as_micros() as f64 / count as f64,
         );
         bench.store.close().await?;
     }
@@ -59,7 +70,7 @@ async fn main() -> Outcomes {
 }
 
 struct Bench {
-    store: Arc<SqliteStore>,
+    store: Arc<dyn Store>,
     application: ApplicationId,
     endpoints: Vec<Arc<Endpoint>>,
     leased: bool,
@@ -70,11 +81,11 @@ struct Bench {
 
 impl Bench {
     async fn new(
-        store: Arc<SqliteStore>,
+        store: Arc<dyn Store>,
         leased: bool,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let application = Application {
-            id: ApplicationId::from_bytes([1; 16]),
+            id: ApplicationId::new(now(), random(0)),
             organisation_id: OrganisationId::new("org_bench").ok_or("an organisation")?,
             uid: None,
             name: "bench".to_owned(),
@@ -282,4 +293,15 @@ fn cpu_time() -> Result<Duration, Box<dyn Error + Send + Sync>> {
         Ok(fields.split(' ').nth(index).ok_or("a field of /proc/self/stat")?.parse()?)
     };
     Ok(Duration::from_millis((tick(11)? + tick(12)?) * 10))
+}
+
+/// Processor time of everybody so far (Linux): user, nice, system, interrupts.
+fn machine_time() -> Result<Duration, Box<dyn Error + Send + Sync>> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let fields: Vec<&str> = text.lines().next().unwrap_or_default().split_whitespace().collect();
+    let mut ticks = 0;
+    for index in [1, 2, 3, 6, 7] {
+        ticks += fields.get(index).ok_or("a field of /proc/stat")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_millis(ticks * 10))
 }

@@ -9,23 +9,30 @@
 //!
 //! **Invariant:** time comes in as an argument; no query calls a clock.
 
+mod cache;
 pub mod catalog;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod error;
 pub mod history;
+mod lanes;
 mod migrate;
+mod monotonic;
 pub mod outbox;
 mod page;
+mod pick;
+pub mod postgres;
 mod queries;
 mod rows;
 pub mod sqlite;
+mod standing;
 pub mod upkeep;
 
 pub use catalog::Catalog;
 pub use error::{Error, Kind};
 pub use history::History;
 pub use outbox::Outbox;
+pub use postgres::{PostgresOptions, PostgresStore};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use upkeep::Upkeep;
 

@@ -5,8 +5,10 @@
 //! an error, never a panic.
 
 use crate::Result;
+use crate::catalog::{Begun, KeptAnswer};
 use crate::error::{Error, Kind};
 use crate::history::{Delivery, Notice, StoredAttempt};
+use crate::outbox::IdempotencyKey;
 use crate::upkeep::{Task, TaskStatus};
 use bytes::Bytes;
 use posthaste_core::breaker::{Breaker, Position};
@@ -459,6 +461,27 @@ fn task_state(text: &str) -> Option<DeliveryState> {
 
 pub(crate) fn task_states(states: &[DeliveryState]) -> String {
     states.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// What is answered to a request whose key was used before; `None`: it may be done (again).
+///
+/// request_hash, state, message_id, status, body, takeover_at, expires_at
+pub(crate) fn request(
+    row: &mut Fields<'_>,
+    key: &IdempotencyKey,
+    now: Timestamp,
+) -> Result<Option<Begun>> {
+    let same = row.blob()? == key.request_hash;
+    let done = row.flag()?;
+    let _message = row.opt_blob()?;
+    let (status, body) = (row.opt_number()?, row.opt_blob()?.unwrap_or_default().to_vec());
+    let (takeover_at, expires_at) = (row.opt_time()?, row.time()?);
+    Ok(match (same, status) {
+        _ if expires_at <= now => None,
+        (true, Some(status)) if done => Some(Begun::Done(KeptAnswer { status, body })),
+        (true, None) if !done => takeover_at.is_some_and(|at| at > now).then_some(Begun::Busy),
+        _ => Some(Begun::KeyReused),
+    })
 }
 
 /// id, application_id, endpoint_id, kind, detail

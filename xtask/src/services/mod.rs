@@ -3,6 +3,7 @@
 //! **Invariant:** a missing thing is an error that says how to install it, never a skipped test.
 
 mod install;
+mod postgres;
 mod python;
 
 use crate::process::announce;
@@ -26,7 +27,7 @@ pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Everything that the tests need, in the order in which it is provided.
 pub fn all() -> Vec<Box<dyn Service>> {
-    vec![Box::new(python::Python)]
+    vec![Box::new(python::Python), Box::<postgres::Postgres>::default()]
 }
 
 /// Services that are ready; they run until this is dropped.

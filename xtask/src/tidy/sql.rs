@@ -2,7 +2,8 @@
 //!
 //! A file of queries is a sequence of `-- name: snake_case` lines, each followed by comment lines
 //! (parameters, the index it leans on, why) and one statement. Files in `schema/` are migrations
-//! and have no names inside.
+//! and have no names inside. A query that only one back-end needs says so in a comment,
+//! `-- only here: reason`.
 
 use super::rust::{find_words, line_of};
 use super::{Finding, SourceFile, Tree};
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const ROOT: &str = "crates/store/sql/";
 const BACK_ENDS: [&str; 2] = ["sqlite", "postgres"];
 const HEADER: &str = "-- name:";
+/// Followed by the reason why the other back-end has no such query.
+const ONLY_HERE: &str = "-- only here:";
 
 /// Time and dice come in as parameters.
 const BANNED: [&str; 7] = [
@@ -63,6 +66,7 @@ struct Query<'a> {
     comments: usize,
     /// Statement lines.
     lines: usize,
+    only_here: bool,
 }
 
 fn files(tree: &Tree) -> Vec<SqlFile<'_>> {
@@ -85,11 +89,16 @@ fn queries(text: &str) -> Vec<Query<'_>> {
     let mut found: Vec<Query<'_>> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         if let Some(name) = line.strip_prefix(HEADER) {
-            found.push(Query { name: name.trim(), line: index + 1, comments: 0, lines: 0 });
+            let (name, line) = (name.trim(), index + 1);
+            found.push(Query { name, line, comments: 0, lines: 0, only_here: false });
         } else if let Some(query) = found.last_mut() {
             match line.trim() {
                 "" => {}
-                line if line.starts_with("--") => query.comments += 1,
+                line if line.starts_with("--") => {
+                    query.comments += 1;
+                    let reason = line.strip_prefix(ONLY_HERE).unwrap_or_default();
+                    query.only_here |= !reason.trim().is_empty();
+                }
                 _ => query.lines += 1,
             }
         }
@@ -155,7 +164,7 @@ fn missing_twins(
             findings.push(file.finding(1, "sql-twins", message));
             continue;
         };
-        for query in &file.queries {
+        for query in file.queries.iter().filter(|query| !query.only_here) {
             if !twin.queries.iter().any(|found| found.name == query.name) {
                 let message = format!("`{}` is missing in {}", query.name, twin.source.path);
                 findings.push(file.finding(query.line, "sql-twins", message));
@@ -286,6 +295,21 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn a_query_may_say_why_it_has_no_twin() {
+        let found = |comment: &str| {
+            let take = format!("-- name: take\n-- Why.\n{comment}\nSELECT 1;\n");
+            let give = "-- name: give\n-- only here: no reason to take.\nSELECT 1;\n";
+            findings(&[
+                ("crates/store/sql/sqlite/outbox.sql", &take),
+                ("crates/store/sql/postgres/outbox.sql", give),
+            ])
+        };
+        assert!(found("-- only here: it has one writer.").is_empty());
+        let bare = found("-- only here:");
+        assert!(bare.len() == 1 && bare.iter().all(|it| it.contains("`take`")), "{bare:?}");
     }
 
     #[test]

@@ -35,8 +35,9 @@ pub struct TokenArgs {
 
 /// Bring the database to this version.
 #[derive(Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   posthaste migrate --data-dir /var/lib/posthaste
+  POSTHASTE_DATABASE_URL=postgres://user:password@db.example/posthaste posthaste migrate
 
 `serve` and `worker` do the same when they start. Run it alone to see whether an upgrade works \
 before you take it into use.")]
@@ -93,11 +94,11 @@ pub fn token(args: &TokenArgs) -> Result<(), Failure> {
 
 pub fn migrate(args: &MigrateArgs) -> Result<(), Failure> {
     let config = args.settings.load([])?;
-    if config.needs_data_dir() {
+    if config.needs_data_dir(false) {
         secrets::prepare_folder(&config.data_dir)?;
     }
     serve::runtime()?.block_on(store::migrate(&config, &SystemClock))?;
-    let database = config.database.display();
+    let database = &config.database;
     print(&format!("the database {database} is ready for posthaste {}", env!("CARGO_PKG_VERSION")))
 }
 

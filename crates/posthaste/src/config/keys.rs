@@ -1,6 +1,9 @@
 //! Every key there is: the one list that files, environment, flags, `posthaste config` and the
 //! documentation go by.
 
+use super::database::without_password;
+use super::layers::MASK;
+
 /// A key of the configuration.
 pub struct Key {
     /// Dotted, as in `posthaste.toml`.
@@ -14,10 +17,24 @@ const fn key(name: &'static str, default: Option<&'static str>, about: &'static 
     Key { name, default, about }
 }
 
-pub const KEYS: [Key; 29] = [
+pub const KEYS: [Key; 31] = [
     key("listen", Some("127.0.0.1:8071"), "Address and port of the API."),
     key("data_dir", Some("./posthaste-data"), "Folder of the database and the secrets."),
-    key("database_url", None, "`sqlite:PATH`; by default `posthaste.db` in the data folder."),
+    key(
+        "database_url",
+        None,
+        "`sqlite:PATH` or `postgres://…`; by default `posthaste.db` in the data folder.",
+    ),
+    key(
+        "database_direct_url",
+        None,
+        "The same PostgreSQL server past its pooler, for migrations and notifications.",
+    ),
+    key(
+        "database_connections_max",
+        Some("8"),
+        "Connections of each process to PostgreSQL, beside one for notifications.",
+    ),
     key("public_url", None, "Where browsers and clients reach the API; links begin with it."),
     key("queue_url", Some("store"), "What hands deliveries out; only `store` in this version."),
     key("jwt_secret", None, "HS256 key of the API's tokens; made at the first start if unset."),
@@ -59,7 +76,7 @@ pub const KEYS: [Key; 29] = [
 ];
 
 /// Keys that are planned, so that nobody looks for a typing error.
-pub const LATER: [&str; 3] = ["http.proxy", "http.no_proxy", "database_direct_url"];
+pub const LATER: [&str; 2] = ["http.proxy", "http.no_proxy"];
 
 /// Variables with our prefix that are not configuration: for the client commands, and those that
 /// Kubernetes sets for a service named `posthaste`.
@@ -68,14 +85,21 @@ pub const OTHER_PREFIXES: [&str; 4] =
     ["POSTHASTE_PORT", "POSTHASTE_SERVICE_", "POSTHASTE_TEST_", "POSTHASTE_CHAOS_"];
 
 const SECRET: &str = "jwt_secret";
+/// Addresses that may hold a password.
+const ADDRESSES: [&str; 2] = ["database_url", "database_direct_url"];
 
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
 impl Key {
-    pub fn is_secret(&self) -> bool {
-        self.name == SECRET
+    /// The text as it may be shown.
+    pub fn masked(&self, text: &str) -> String {
+        match self.name {
+            SECRET => MASK.to_owned(),
+            name if ADDRESSES.contains(&name) => without_password(text),
+            _ => text.to_owned(),
+        }
     }
 
     /// `POSTHASTE_RETRY__PRESET` for `retry.preset`.

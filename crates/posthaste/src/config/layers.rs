@@ -74,7 +74,7 @@ impl Layers {
         for (name, text, flag) in &flags.values {
             let origin = Origin::Flag(flag.clone());
             let key = known(name, &origin)?;
-            if key.is_secret() {
+            if key.masked(text) != *text {
                 return Err(Failure::usage(format!(
                     "{name} does not belong on the command line, where every user of this machine \
                      can read it; set {} instead",
@@ -123,10 +123,8 @@ impl Layers {
     /// Every key with what is in force for it; secrets masked.
     pub fn shown(&self) -> impl Iterator<Item = (&'static Key, Option<Setting>)> + '_ {
         keys::KEYS.iter().map(|key| {
-            let setting = self.0.get(key.name).cloned().map(|setting| match key.is_secret() {
-                true => Setting { text: MASK.to_owned(), ..setting },
-                false => setting,
-            });
+            let masked = |setting: Setting| Setting { text: key.masked(&setting.text), ..setting };
+            let setting = self.0.get(key.name).cloned().map(masked);
             (key, setting)
         })
     }

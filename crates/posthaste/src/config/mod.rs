@@ -3,6 +3,7 @@
 //! **Invariant:** a value that is refused is named with its key, where it came from, the value
 //! itself (masked if it is a secret) and what would be right.
 
+mod database;
 mod keys;
 mod layers;
 mod show;
@@ -11,6 +12,7 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+pub use database::{Database, DatabaseUrl};
 pub use layers::Flags;
 pub use show::table;
 pub use value::duration;
@@ -26,7 +28,7 @@ use posthaste_engine::guard::Allowed;
 use posthaste_server::SecretKind;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use value::Parsed;
 
@@ -38,6 +40,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// A key of HMAC should be as long as its hash (RFC 7518 section 3.2).
 const JWT_SECRET_BYTES_LEAST: usize = 32;
+/// Accepting, recording, claiming and reading must not wait for each other's connection.
+const CONNECTIONS_LEAST: u64 = 4;
+const CONNECTIONS_MOST: u64 = 100;
 
 /// Everything that can be set, checked.
 #[derive(Clone, Debug)]
@@ -46,7 +51,11 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Without a slash at its end; `None`: where it listens.
     pub public_url: Option<String>,
-    pub database: PathBuf,
+    pub database: Database,
+    /// The same server past its pooler; only with PostgreSQL.
+    pub database_direct: Option<DatabaseUrl>,
+    /// Connections to PostgreSQL.
+    pub database_connections_max: usize,
     /// `None`: the data folder's own secret is used, and made if it is not there.
     pub jwt_secret: Option<JwtSecret>,
     pub allowed: Allowed,
@@ -128,13 +137,19 @@ impl Config {
         let url = format!("sqlite:{}", data_dir.join("posthaste.db").display());
         layers.derive("database_url", url, "data_dir");
         parse(&layers, "queue_url", queue)?;
+        let database = parse(&layers, "database_url", Database::parse)?;
         Ok(Self {
             listen: parse(&layers, "listen", |text| {
                 let hint = |_| "use an address and a port, such as 127.0.0.1:8071".to_owned();
                 text.trim().parse().map_err(hint)
             })?,
             public_url: optional(&layers, "public_url", public_url)?,
-            database: parse(&layers, "database_url", database)?,
+            database_connections_max: parse(&layers, "database_connections_max", |text| {
+                value::number(text, CONNECTIONS_LEAST, CONNECTIONS_MOST)
+            })
+            .map(|count| usize::try_from(count).unwrap_or(usize::MAX))?,
+            database_direct: direct(&layers, &database, &mut warnings)?,
+            database,
             jwt_secret: jwt_secret(&layers, &mut warnings)?,
             allowed: parse(&layers, "allowed_networks", |text| {
                 Allowed::parse(text).map_err(|error| error.to_string())
@@ -187,9 +202,16 @@ impl Config {
         if self.dev { self.allowed.clone().with_loopback() } else { self.allowed.clone() }
     }
 
-    /// Whether anything is to be kept in the data folder.
-    pub fn needs_data_dir(&self) -> bool {
-        self.jwt_secret.is_none() || self.database.starts_with(&self.data_dir)
+    /// Whether a process with these parts keeps anything in the data folder.
+    pub fn needs_data_dir(&self, api: bool) -> bool {
+        self.needs_own_secret(api) || self.database.is_in(&self.data_dir)
+    }
+
+    /// Whether such a process uses the data folder's secret. Workers of a PostgreSQL server may run
+    /// where there is no folder to write to, and sign no tokens.
+    pub fn needs_own_secret(&self, api: bool) -> bool {
+        let alone = matches!(self.database, Database::Sqlite(_));
+        self.jwt_secret.is_none() && (api || alone)
     }
 }
 
@@ -259,11 +281,14 @@ fn optional<T>(
 }
 
 fn refused(name: &str, setting: &Setting, hint: &str) -> Failure {
-    let shown = match setting.text.split_once("://") {
-        _ if keys::find(name).is_some_and(keys::Key::is_secret) => MASK.to_owned(),
-        // Behind the scheme may be a password.
-        Some((scheme, _)) if name.ends_with("_url") => format!("`{scheme}://{MASK}`"),
-        _ => format!("`{}`", setting.text),
+    let is_login = ["://", "@"].iter().any(|part| setting.text.contains(part));
+    let shown = match setting.text.split_once(':') {
+        // Behind the scheme may be a password, and who knows where if it is not well-formed.
+        Some((scheme, _)) if name.ends_with("_url") && is_login => format!("`{scheme}:{MASK}`"),
+        _ => match keys::find(name).map(|key| key.masked(&setting.text)) {
+            Some(masked) if masked == MASK => masked,
+            masked => format!("`{}`", masked.as_ref().unwrap_or(&setting.text)),
+        },
     };
     Failure::usage(format!("{name} = {shown} ({}): {hint}", setting.origin))
 }
@@ -294,17 +319,17 @@ fn queue(text: &str) -> Parsed<()> {
     }
 }
 
-fn database(text: &str) -> Parsed<PathBuf> {
-    let text = text.trim();
-    if text.starts_with("postgres:") || text.starts_with("postgresql:") {
-        return Err("PostgreSQL is not supported yet in this version; use sqlite:PATH".to_owned());
+fn direct(
+    layers: &Layers,
+    database: &Database,
+    warnings: &mut Vec<String>,
+) -> Result<Option<DatabaseUrl>, Failure> {
+    let direct = optional(layers, "database_direct_url", DatabaseUrl::parse)?;
+    if direct.is_some() && matches!(database, Database::Sqlite(_)) {
+        warnings.push("database_direct_url does nothing without PostgreSQL".to_owned());
+        return Ok(None);
     }
-    let path = text.strip_prefix("sqlite:").unwrap_or_default();
-    let path = path.strip_prefix("//").unwrap_or(path);
-    if path.is_empty() || path.contains(":memory:") {
-        return Err("use sqlite:PATH with the path of a file".to_owned());
-    }
-    Ok(Path::new(path).to_owned())
+    Ok(direct)
 }
 
 fn or_never(text: &str, least: Duration, most: Duration) -> Parsed<Option<Duration>> {

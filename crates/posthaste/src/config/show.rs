@@ -10,8 +10,8 @@ pub fn table(config: &Config, explain: bool) -> String {
     let mut rows = Vec::new();
     for (key, setting) in config.layers.shown() {
         let (line, origin) = match setting {
-            Some(setting) if setting.text == MASK => {
-                (format!("# {} = {MASK}", key.name), setting.origin.to_string())
+            Some(setting) if setting.text.contains(MASK) => {
+                (format!("# {} = {}", key.name, setting.text), setting.origin.to_string())
             }
             Some(setting) => {
                 let text = toml::Value::String(setting.text);

@@ -39,7 +39,7 @@ fn refuses(environment: &[(&str, &str)], parts: &[&str]) {
 fn nothing_set_is_the_documented_default() {
     let config = env(&[]).unwrap();
     assert_eq!(config.listen, "127.0.0.1:8071".parse().unwrap());
-    assert_eq!(config.database, Path::new("./posthaste-data/posthaste.db"));
+    assert_eq!(config.database, Database::Sqlite("./posthaste-data/posthaste.db".into()));
     assert_eq!(config.retry, RetryPolicy::default());
     assert_eq!(config.timeout, limits::TIMEOUT_DEFAULT);
     assert_eq!(config.rules, LaneRules::default());
@@ -75,7 +75,7 @@ fn every_variable_of_the_contract_is_read() {
         ("PATH", "/bin"),
     ])
     .unwrap();
-    assert_eq!(config.database, Path::new("/data/x.db"));
+    assert_eq!(config.database, Database::Sqlite("/data/x.db".into()));
     assert_eq!(config.jwt_secret.unwrap().expose(), "a-secret-of-some-length");
     assert_eq!(config.retry, RetryPolicy::Schedule { delays_ms: vec![1_000, 2_000], jitter: 0.1 });
     assert_eq!(config.final_statuses, [400, 422]);
@@ -128,7 +128,7 @@ fn a_bad_value_names_key_origin_value_and_remedy() {
         &["worker.in_flight_per_endpoint_max", "from 1 to 10", "worker.in_flight_max"],
     );
     refuses(&[("POSTHASTE_SIGNING__HEADERS", "none")], &["webhook, svix or both"]);
-    refuses(&[("POSTHASTE_DATABASE_URL", "mysql:x")], &["sqlite:PATH"]);
+    refuses(&[("POSTHASTE_DATABASE_URL", "mysql:x")], &["sqlite:PATH", "postgres://"]);
     refuses(
         &[("POSTHASTE_RETRY__DELAYS", "1s"), ("POSTHASTE_RETRY__PRESET", "day")],
         &["retry.preset", "retry.delays", "keep one"],
@@ -159,11 +159,51 @@ fn what_kubernetes_sets_is_not_ours() {
 
 #[test]
 fn what_is_not_there_yet_says_so_without_its_password() {
-    let url = "postgres://user:hunter2@db/posthaste";
-    let line = env(&[("POSTHASTE_DATABASE_URL", url)]).unwrap_err();
-    assert!(line.contains("not supported yet") && !line.contains("hunter2"), "{line}");
     let line = env(&[("POSTHASTE_QUEUE_URL", "redis://:hunter2@q")]).unwrap_err();
     assert!(line.contains("store") && !line.contains("hunter2"), "{line}");
+}
+
+#[test]
+fn a_password_of_the_database_is_never_shown() {
+    let url = "postgres://user:hunter2@db.test:5433/posthaste?sslmode=require";
+    let direct = "postgresql://user:hunter2@direct.test/posthaste";
+    let set = [("POSTHASTE_DATABASE_URL", url), ("POSTHASTE_DATABASE_DIRECT_URL", direct)];
+    let config = env(&set).unwrap();
+    assert!(matches!(&config.database, Database::Postgres(found) if found.expose() == url));
+    assert_eq!(config.database_direct.as_ref().map(DatabaseUrl::expose), Some(direct));
+    let shown = format!("{} {config:?} {}", table(&config, true), config.database);
+    assert!(shown.contains("user:********@db.test:5433/posthaste?sslmode=require"), "{shown}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    load(Some(&table(&config, true)), &[], &[]).unwrap();
+
+    for bad in ["postgres://user:hunter2@db.test:port/x", "postgres:user:hunter2@db.test"] {
+        let line = env(&[("POSTHASTE_DATABASE_URL", bad)]).unwrap_err();
+        assert!(line.contains("USER:PASSWORD@HOST") && !line.contains("hunter2"), "{line}");
+    }
+    let line = load(None, &[], &[("database_url", url)]).unwrap_err();
+    assert!(line.contains("POSTHASTE_DATABASE_URL") && !line.contains("hunter2"), "{line}");
+    load(None, &[], &[("database_url", "postgres://user@db.test/posthaste")]).unwrap();
+}
+
+#[test]
+fn a_direct_address_without_postgresql_is_warned_of() {
+    let config = env(&[("POSTHASTE_DATABASE_DIRECT_URL", "postgres://u@h/d")]).unwrap();
+    assert!(config.database_direct.is_none() && config.warnings.len() == 1);
+}
+
+#[test]
+fn only_who_signs_tokens_or_keeps_a_file_needs_a_folder() {
+    let needs = |set: &[(&str, &str)]| {
+        let config = env(set).unwrap();
+        (config.needs_data_dir(true), config.needs_data_dir(false))
+    };
+    let key = ("POSTHASTE_JWT_SECRET", "a-secret-of-some-length-for-this-test");
+    let server = ("POSTHASTE_DATABASE_URL", "postgres://u@h/d");
+    let elsewhere = ("POSTHASTE_DATABASE_URL", "sqlite:/data/x.db");
+    assert_eq!(needs(&[]), (true, true));
+    assert_eq!(needs(&[key, elsewhere]), (false, false));
+    assert_eq!(needs(&[server]), (true, false));
+    assert_eq!(needs(&[server, key]), (false, false));
 }
 
 #[test]

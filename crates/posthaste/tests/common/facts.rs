@@ -19,7 +19,7 @@ impl Setup {
     /// A worker on the same folder with the same settings.
     pub fn worker(&self) -> Self {
         Self {
-            folder: self.folder.clone(),
+            database: self.database.clone(),
             command: ["worker", "--dev"].map(str::to_owned).into(),
             variables: self.variables.clone(),
         }

@@ -3,26 +3,28 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 #![expect(clippy::disallowed_methods, reason = "waits for other processes, with a bound")]
 
+pub mod database;
 pub mod facts;
+pub mod output;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use database::Database;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 const JWT_SECRET: &str = "a secret of these tests, long enough";
 const ORGANISATION: &str = "org_posthaste_tests";
 /// How long anything may take before a test fails instead of hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a process is started. Data stays in `folder` over restarts.
+/// How a process is started. Data stays in `database` over restarts.
 pub struct Setup {
-    folder: Arc<TempDir>,
+    database: Arc<Database>,
     command: Vec<String>,
     variables: Vec<(String, String)>,
 }
@@ -30,7 +32,7 @@ pub struct Setup {
 /// A running process; killed when dropped.
 pub struct Posthaste {
     /// Not removed before the process ended.
-    folder: Arc<TempDir>,
+    database: Arc<Database>,
     child: Child,
     address: String,
     log: Arc<Mutex<Vec<String>>>,
@@ -40,8 +42,13 @@ pub struct Posthaste {
 impl Setup {
     /// `serve --dev` with short waits: three retries a moment apart.
     pub fn new() -> Self {
+        Self::on(Database::new())
+    }
+
+    /// The same on this database.
+    pub fn on(database: Database) -> Self {
         let setup = Self {
-            folder: Arc::new(tempfile::tempdir().unwrap()),
+            database: Arc::new(database),
             command: ["serve", "--dev", "--listen", "127.0.0.1:0"].map(str::to_owned).into(),
             variables: Vec::new(),
         };
@@ -68,23 +75,29 @@ impl Setup {
     /// The same folder, for another process on it.
     pub fn same_folder(&self, other: &Self) -> Self {
         Self {
-            folder: self.folder.clone(),
+            database: self.database.clone(),
             command: other.command.clone(),
             variables: other.variables.clone(),
         }
     }
 
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.database.folder()
+    }
+
+    pub fn database(&self) -> &Database {
+        &self.database
     }
 
     /// Any command of the binary, with this setup's environment and folder.
     pub fn run(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
+        let url = self.database.url();
         command
             .args(words)
+            .envs(url.map(|url| ("POSTHASTE_DATABASE_URL", url)))
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            .env("POSTHASTE_DATA_DIR", self.folder.path())
+            .env("POSTHASTE_DATA_DIR", self.folder())
             .stdin(Stdio::null());
         command
     }
@@ -101,7 +114,7 @@ impl Setup {
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE))
             .build();
-        Posthaste { folder: self.folder.clone(), child, address, log, agent: config.into() }
+        Posthaste { database: self.database.clone(), child, address, log, agent: config.into() }
     }
 }
 

@@ -4,9 +4,10 @@
 //! nothing behind in the transaction that it shares.
 
 use super::catalog::sql;
-use super::lanes::{LaneState, sql as lane_sql};
+use super::lanes::sql as lane_sql;
 use super::writer::Tx;
-use crate::catalog::{Begun, KeptAnswer};
+use crate::catalog::Begun;
+use crate::lanes::LaneState;
 use crate::outbox::IdempotencyKey;
 use crate::rows::{self, StoredSecrets};
 use crate::{Error, Kind, Result};
@@ -202,20 +203,8 @@ pub(super) fn begin_request(
     now: Timestamp,
     takeover_at: Timestamp,
 ) -> Result<Begun> {
-    let known = tx.db.one(lane_sql::IDEMPOTENCY_FIND, [key.key_hash], |row| {
-        let same = row.blob()? == key.request_hash;
-        let done = row.flag()?;
-        let _message = row.opt_blob()?;
-        let (status, body) = (row.opt_number()?, row.opt_blob()?.unwrap_or_default().to_vec());
-        let (taken_over, expires_at) = (row.opt_time()?, row.time()?);
-        let answer = match (same, status) {
-            _ if expires_at <= now => None,
-            (true, Some(status)) if done => Some(Begun::Done(KeptAnswer { status, body })),
-            (true, None) if !done => taken_over.is_some_and(|at| at > now).then_some(Begun::Busy),
-            _ => Some(Begun::KeyReused),
-        };
-        Ok(answer)
-    })?;
+    let find = |row: &mut rows::Fields<'_>| rows::request(row, key, now);
+    let known = tx.db.one(lane_sql::IDEMPOTENCY_FIND, [key.key_hash], find)?;
     if let Some(answer) = known.flatten() {
         return Ok(answer);
     }

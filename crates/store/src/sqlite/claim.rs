@@ -4,10 +4,12 @@
 //! first; a lane that gave its share goes to the back. A lane that may not give anything costs one
 //! update of its row, however much waits in it.
 
-use super::lanes::{Ended, Lane, LaneState, Tally, last_class, minute_of, sql};
-use super::pick::{Terms, Waiting, earliest, pick};
+use super::lanes::sql;
+use super::pick::{earliest, pick};
 use super::writer::Tx;
+use crate::lanes::{Ended, Lane, LaneState, Tally, last_class, minute_of};
 use crate::outbox::{Claim, Claimed, ClaimedLane};
+use crate::pick::{Terms, Waiting};
 use crate::rows;
 use crate::{Error, Kind, Result};
 use posthaste_core::delivery::{Cause, DeliveryKey, Lease, LeasedDelivery, Trigger};

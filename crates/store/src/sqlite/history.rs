@@ -3,7 +3,6 @@
 use super::SqliteStore;
 use super::catalog::bounds;
 use super::db::Db;
-use super::lanes::minute_of;
 use crate::Result;
 use crate::catalog::{Page, Slice};
 use crate::history::{
@@ -13,15 +12,15 @@ use crate::history::{
 use crate::page::Walk;
 use crate::queries::Directed;
 use crate::rows::{self, Fields};
+use crate::standing::{self, NOTICES_MAX};
 use async_trait::async_trait;
 use posthaste_core::delivery::{DeliveryKey, DeliveryState};
 use posthaste_core::id::{ApplicationId, AttemptId, EndpointId, MessageId};
 use posthaste_core::latency::Sketch;
-use posthaste_core::limits::{HEARTBEAT_LOST_AFTER, PAGE_PAYLOAD_BYTES_MAX};
+use posthaste_core::limits::PAGE_PAYLOAD_BYTES_MAX;
 use posthaste_core::message::Message;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Params, params, params_from_iter, types::Value};
-use std::time::Duration;
 
 pub(super) mod sql {
     crate::queries::queries! { "../../sql/sqlite/history.sql":
@@ -41,11 +40,6 @@ static MESSAGES_OF_ENDPOINT: Directed = Directed::new(sql::MESSAGES_OF_ENDPOINT)
 static DELIVERIES: Directed = Directed::new(sql::DELIVERIES_OF_MESSAGE);
 static DEAD_LETTERS: Directed = Directed::new(sql::DEAD_LETTERS_PAGE);
 static DEAD_OF_ENDPOINT: Directed = Directed::new(sql::DEAD_LETTERS_OF_ENDPOINT);
-
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Notices given at once.
-const NOTICES_MAX: u32 = 1_000;
 
 #[async_trait]
 impl History for SqliteStore {
@@ -294,21 +288,11 @@ fn dead_letters(
 fn health(db: &Db<'_>, endpoint: EndpointId, now: Timestamp) -> Result<Option<EndpointHealth>> {
     let id = endpoint.as_bytes();
     let Some(health) = db.one(sql::HEALTH_LANE, [id], rows::health)? else { return Ok(None) };
-    let since = now.before(DAY).as_micros();
-    let rows = db.all(sql::HEALTH_WINDOWS, params![id, since], |row| {
-        // A sketch of another version is as good as none.
-        Ok((row.time()?, Sketch::from_bytes(row.blob()?).unwrap_or_default()))
-    })?;
-    let mut windows: Vec<(Timestamp, Sketch)> = Vec::new();
-    for (start, sketch) in rows {
-        match windows.last_mut() {
-            Some((last, merged)) if *last == start => merged.merge(&sketch),
-            _ => windows.push((start, sketch)),
-        }
-    }
+    let since = standing::windows_since(now);
+    let windows = db.all(sql::HEALTH_WINDOWS, params![id, since], standing::window)?;
     Ok(Some(EndpointHealth {
         health,
-        windows,
+        windows: standing::merged(windows),
         waiting: db.get(sql::HEALTH_WAITING, [id], |row| row.number())?,
         held: db.get(sql::HEALTH_HELD, [id], |row| row.number())?,
     }))
@@ -316,43 +300,20 @@ fn health(db: &Db<'_>, endpoint: EndpointId, now: Timestamp) -> Result<Option<En
 
 fn status(db: &Db<'_>, now: Timestamp) -> Result<Status> {
     let mut status = Status::default();
-    let reopened: u64 = db.get(sql::STATUS_OPEN, [], |row| {
-        status.pending = row.number()?;
-        status.awaiting_retry = row.number()?;
-        status.in_flight = row.number()?;
-        status.held = row.number()?;
-        let reopened = row.number()?;
-        status.oldest_due_at = row.opt_time()?.filter(|due_at| *due_at <= now);
-        Ok(reopened)
-    })?;
+    let reopened = db.get(sql::STATUS_OPEN, [], |row| status.read_open(now, row))?;
     let dead: u64 = db.get(sql::STATUS_DEAD, [], |row| row.number())?;
     status.dead_letter = dead.saturating_sub(reopened);
-    status.oldest_undelivered = db.one(sql::STATUS_OLDEST, [], |row| {
-        let key = DeliveryKey { endpoint_id: row.id()?, message_id: row.id()? };
-        Ok((key, row.time()?))
-    })?;
-    // The minute that began an hour ago is the first that lies within the hour.
-    let first_minute = minute_of(now.before(HOUR)) + 1;
-    db.get(sql::STATUS_TALLY, [first_minute], |row| {
-        status.delivered_last_hour = row.number()?;
-        status.failed_last_hour = row.number()?;
-        status.failed_attempts_last_hour = row.number()?;
-        let (timed, sum): (u64, u64) = (row.number()?, row.number()?);
-        status.delivery_time_average = sum.checked_div(timed).map(Duration::from_micros);
-        Ok(())
-    })?;
+    status.oldest_undelivered = db.one(sql::STATUS_OLDEST, [], standing::oldest)?;
+    let first_minute = standing::first_minute(now);
+    db.get(sql::STATUS_TALLY, [first_minute], |row| status.read_tally(row))?;
+    let since = standing::first_minute_began(now);
     let mut times = Sketch::default();
-    let since = Timestamp::from_secs(first_minute * 60).as_micros();
-    for sketch in db.all(sql::STATUS_WINDOWS, [since], |row| row.blob().map(<[u8]>::to_vec))? {
-        times.merge(&Sketch::from_bytes(&sketch).unwrap_or_default());
+    for sketch in db.all(sql::STATUS_WINDOWS, [since], standing::sketch)? {
+        times.merge(&sketch);
     }
     status.delivery_time = times.percentiles();
-    db.get(sql::STATUS_LANES, [], |row| {
-        status.breakers_open = row.number()?;
-        status.endpoints_disabled = row.number()?;
-        Ok(())
-    })?;
-    let alive_since = now.before(HEARTBEAT_LOST_AFTER).as_micros();
+    db.get(sql::STATUS_LANES, [], |row| status.read_lanes(row))?;
+    let alive_since = standing::alive_since(now);
     status.workers = db.get(sql::STATUS_WORKERS, [alive_since], |row| row.number())?;
     Ok(status)
 }

@@ -1,14 +1,14 @@
 //! Lanes as the writer uses them: loaded, decided about, stored.
 
 use super::writer::Tx;
+use crate::lanes::{Ended, Lane, LaneNotice, LaneState, Open, Tally};
 use crate::queries::queries;
-use crate::rows::{self, Fields};
+use crate::rows;
 use crate::{Error, Kind, Result};
 use posthaste_core::delivery::{Cause, DeliveryKey};
 use posthaste_core::endpoint::DisabledReason;
-use posthaste_core::id::{ApplicationId, EndpointId, NoticeId, WorkerId};
-use posthaste_core::lane::{Event, Health};
-use posthaste_core::outcome::{FailureKind, OutcomeClass};
+use posthaste_core::id::{EndpointId, WorkerId};
+use posthaste_core::lane::Event;
 use posthaste_core::time::Timestamp;
 use rusqlite::params;
 use std::time::Duration;
@@ -22,63 +22,6 @@ pub(super) mod sql {
         DELIVERY_END, DELIVERY_WAIT, DELIVERY_REMOVE, ENDED_STORE, TALLY_ADD, SKETCH_STORE,
         ENDPOINT_DISABLE, LANE_CLOSE, ROUTES_RAISE, NOTICE_INSERT, DELIVERY_FIND,
         DELIVERY_RELEASE, RESEND_FIND, RESEND_OPEN, RESEND_INSERT,
-    }
-}
-
-/// What may be done with a lane's deliveries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LaneState {
-    InUse,
-    Disabled,
-    Deleted,
-}
-
-/// One lane as its row was.
-#[derive(Clone, Debug)]
-pub(super) struct Lane {
-    pub endpoint_id: EndpointId,
-    pub application_id: ApplicationId,
-    pub next_due_at: Option<Timestamp>,
-    pub state: LaneState,
-    /// A sweep is not finished: nothing may be claimed.
-    pub sweeping: bool,
-    pub endpoint_version: i64,
-    pub health: Health,
-}
-
-impl LaneState {
-    pub const fn column(self) -> i64 {
-        match self {
-            Self::InUse => 0,
-            Self::Disabled => 1,
-            Self::Deleted => 2,
-        }
-    }
-
-    /// The state of a delivery that would wait in such a lane.
-    pub const fn waits_as(self) -> i64 {
-        match self {
-            Self::InUse => rows::WAITING,
-            Self::Disabled | Self::Deleted => rows::HELD,
-        }
-    }
-}
-
-impl Lane {
-    pub fn read(row: &mut Fields<'_>) -> Result<Self> {
-        Ok(Self {
-            endpoint_id: row.id()?,
-            application_id: row.id()?,
-            next_due_at: row.opt_time()?,
-            state: match row.int()? {
-                0 => LaneState::InUse,
-                1 => LaneState::Disabled,
-                _ => LaneState::Deleted,
-            },
-            sweeping: row.flag()?,
-            endpoint_version: row.int()?,
-            health: rows::health(row)?,
-        })
     }
 }
 
@@ -207,124 +150,6 @@ impl Tx<'_> {
     }
 }
 
-/// A delivery's end, as its row.
-#[derive(Clone, Debug)]
-pub(super) struct Ended {
-    pub key: DeliveryKey,
-    pub application_id: ApplicationId,
-    pub state: i64,
-    pub cause: Option<Cause>,
-    pub attempts: u32,
-    pub lease_number: u32,
-    pub accepted_at: Timestamp,
-    pub ended_at: Timestamp,
-    pub last_status: Option<u16>,
-}
-
-/// Counts of one minute.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub minute: i64,
-    pub delivered: u32,
-    pub failed: u32,
-    pub failed_attempts: u32,
-    pub timed: u32,
-    /// Sum of the times from accepted to delivered, in microseconds.
-    pub delivery_time: i64,
-}
-
-pub(super) fn minute_of(at: Timestamp) -> i64 {
-    at.as_secs().div_euclid(60)
-}
-
-/// What an operator should hear about a lane.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LaneNotice {
-    pub event: Event,
-    pub at: Timestamp,
-    /// Makes the notice's id unique.
-    pub roll: u64,
-}
-
-impl LaneNotice {
-    fn id(&self, endpoint: EndpointId) -> NoticeId {
-        let mut random = [0; 10];
-        random[..8].copy_from_slice(&self.roll.to_be_bytes());
-        random[8..].copy_from_slice(&endpoint.as_bytes()[14..]);
-        NoticeId::new(self.at, random)
-    }
-
-    fn text(&self) -> Option<(&'static str, String)> {
-        let at = self.at.as_secs();
-        match self.event {
-            Event::Gone => {
-                Some(("endpoint.disabled", format!("disabled at {at}: it answered 410 (gone)")))
-            }
-            Event::Exhausted { since } => Some((
-                "endpoint.disabled",
-                format!("disabled at {at}: it failed without a break since {}", since.as_secs()),
-            )),
-            Event::Failing { percent, since } => Some((
-                "endpoint.failing",
-                format!(
-                    "failing since {}: {percent} % of the time after which it is disabled",
-                    since.as_secs()
-                ),
-            )),
-            Event::Opened { .. } | Event::Reopened { .. } | Event::Closed => None,
-        }
-    }
-}
-
-/// An open delivery that was read.
-#[derive(Clone, Debug)]
-pub(super) struct Open {
-    pub application_id: ApplicationId,
-    pub state: i64,
-    pub attempts: u32,
-    pub lease_number: u32,
-    pub lease_worker: Option<WorkerId>,
-    pub lease_until: Option<Timestamp>,
-    pub accepted_at: Timestamp,
-    pub last_status: Option<u16>,
-}
-
-impl Open {
-    pub fn read(row: &mut Fields<'_>) -> Result<Self> {
-        let (application_id, state) = (row.id()?, row.int()?);
-        let (_class, _due_at) = (row.int()?, row.int()?);
-        let attempts = row.number()?;
-        let (_plan_attempts, _trigger, _planned_at) = (row.int()?, row.int()?, row.opt_int()?);
-        let (lease_number, lease_worker) = (row.number()?, row.opt_id()?);
-        let lease_until = row.opt_time()?;
-        Ok(Self {
-            application_id,
-            state,
-            attempts,
-            lease_number,
-            lease_worker,
-            lease_until,
-            accepted_at: row.time()?,
-            last_status: row.opt_number()?,
-        })
-    }
-
-    /// The row of a delivery that ends without another attempt.
-    pub fn ended(&self, key: DeliveryKey, state: i64, cause: Cause, at: Timestamp) -> Ended {
-        Ended {
-            key,
-            application_id: self.application_id,
-            state,
-            cause: Some(cause),
-            attempts: self.attempts,
-            lease_number: self.lease_number,
-            accepted_at: self.accepted_at,
-            ended_at: at,
-            last_status: self.last_status,
-        }
-    }
-}
-
 impl Tx<'_> {
     pub fn open_delivery(&self, key: DeliveryKey) -> Result<Option<Open>> {
         let key = params![key.endpoint_id.as_bytes(), key.message_id.as_bytes()];
@@ -370,13 +195,5 @@ impl Tx<'_> {
             ],
         )?;
         self.pull_lane(key.endpoint_id, now)
-    }
-}
-
-/// The class of what a delivery last died of, when its attempts are used up without an answer.
-pub(super) fn last_class(last_status: Option<u16>) -> OutcomeClass {
-    match last_status {
-        Some(status) => OutcomeClass::Status(status),
-        None => OutcomeClass::Failure(FailureKind::Local),
     }
 }

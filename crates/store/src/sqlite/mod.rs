@@ -5,7 +5,6 @@
 //!
 //! **Invariant:** all writing goes through the writer's thread; a reader's connection is read-only.
 
-mod cache;
 mod catalog;
 mod changes;
 mod checkpoint;
@@ -26,15 +25,15 @@ mod writer;
 mod plans_tests;
 
 use crate::Result;
+use crate::cache::Cache;
 use crate::error::{Error, Kind};
-use cache::Cache;
 use db::Db;
 use open::Opened;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use worker::Workers;
 use writer::Writer;
@@ -136,12 +135,6 @@ impl Readers {
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// For how long something waits or is kept in this process; never for what is stored.
-#[expect(clippy::disallowed_methods, reason = "commits are paced and copies aged in real time")]
-fn monotonic() -> Instant {
-    Instant::now()
 }
 
 fn broken(error: tokio::task::JoinError) -> Error {

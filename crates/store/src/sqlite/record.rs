@@ -1,17 +1,17 @@
 //! Records: attempts, what becomes of their deliveries, and what they show about the lanes.
 
-use super::lanes::{Ended, Lane, LaneNotice, LaneState, Tally, minute_of, sql};
+use super::lanes::sql;
 use super::writer::Tx;
+use crate::lanes::{Ended, Lane, LaneNotice, LaneState, Tally, minute_of, observe};
 use crate::outbox::{LaneEvent, RecordBatch, Recorded, Scope, WindowSketch};
 use crate::rows;
 use crate::{Error, Kind, Result};
 use posthaste_core::breaker::Position;
-use posthaste_core::delivery::{Cause, Class, DeliveryKey, Record, Trigger, Verdict};
+use posthaste_core::delivery::{Cause, Class, DeliveryKey, Record, Verdict};
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::EndpointId;
-use posthaste_core::lane::{Event, Health, Observation};
-use posthaste_core::outcome::{Answer, OutcomeClass};
-use posthaste_core::retry;
+use posthaste_core::lane::Event;
+use posthaste_core::outcome::Answer;
 use posthaste_core::time::Timestamp;
 use rusqlite::params;
 use std::collections::BTreeMap;
@@ -105,21 +105,7 @@ impl Run<'_> {
     fn count(&mut self, record: &Record) {
         let minute = minute_of(record.ended_at);
         let tally = self.tallies.entry(minute).or_insert(Tally { minute, ..Tally::default() });
-        match &record.verdict {
-            Verdict::Delivered => {
-                tally.delivered += 1;
-                let delivery = &record.delivery;
-                // Resends and replays say nothing about how fast we are.
-                if delivery.trigger == Trigger::Scheduled && delivery.class != Class::Replay {
-                    let time = rows::micros(record.ended_at.since(delivery.accepted_at));
-                    tally.timed += 1;
-                    tally.delivery_time = tally.delivery_time.saturating_add(time);
-                }
-            }
-            Verdict::Dead(_) => tally.failed += 1,
-            Verdict::RetryAt(_) => {}
-        }
-        tally.failed_attempts += u32::from(record.outcome.class() != OutcomeClass::Success);
+        tally.count(record);
     }
 
     fn sketch(&mut self, tx: &Tx<'_>, sketch: &WindowSketch) -> Result<()> {
@@ -200,18 +186,6 @@ impl Run<'_> {
             Position::Closed => {}
         }
         Ok(())
-    }
-}
-
-fn observe(record: &Record, health: &Health) -> Observation {
-    let delivery = &record.delivery;
-    let asked = record.outcome.retry_after();
-    Observation {
-        at: record.ended_at,
-        class: record.outcome.class(),
-        retry_after: asked.and_then(|text| retry::retry_after(text, record.ended_at)),
-        latency: record.outcome.timing.total,
-        probe: delivery.probe && health.awaits(delivery.lease.until),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `Upkeep`: workers and their leases, sweeps, tasks, retention. Everything in bounded steps.
 
 use super::SqliteStore;
-use super::lanes::LaneState;
 use super::writer::{Tx, Urgency};
+use crate::lanes::{LaneState, minute_of};
 use crate::rows;
 use crate::upkeep::{Step, Task, TaskStatus, Upkeep};
 use crate::{Error, Kind, Result};
@@ -367,7 +367,7 @@ fn forget(tx: &mut Tx<'_>, after: i64, accepted_before: Timestamp) -> Result<For
 fn prune(tx: &mut Tx<'_>, now: Timestamp) -> Result<[usize; 4]> {
     let rows = STEP_ROWS as i64;
     let oldest = now.before(WINDOWS_KEPT);
-    let minute = super::lanes::minute_of(oldest);
+    let minute = minute_of(oldest);
     Ok([
         tx.db.run(sql::PRUNE_PAYLOADS, params![now.as_micros(), PRUNE_PAYLOAD_ROWS as i64])?,
         tx.db.run(sql::PRUNE_IDEMPOTENCY, params![now.as_micros(), rows])?,

@@ -9,10 +9,10 @@
 use super::checkpoint::Log;
 use super::db::{Db, failed};
 use super::lists;
-use super::monotonic;
 use super::worker::Workers;
 use crate::Result;
 use crate::error::{Error, Kind};
+use crate::monotonic::monotonic;
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::{ApplicationId, EndpointId, WorkerId};
 use posthaste_core::limits::COMMIT_OPERATIONS_MAX;

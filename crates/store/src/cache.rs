@@ -4,7 +4,7 @@
 //! changes are seen within `FRESH_FOR`; routes are also checked by version when a message is
 //! accepted, so a stale copy never routes.
 
-use super::monotonic;
+use crate::monotonic::monotonic;
 use posthaste_core::endpoint::Application;
 use posthaste_core::event::OrganisationId;
 use posthaste_core::id::ApplicationId;
@@ -21,7 +21,7 @@ const KEPT_MAX: usize = 10_000;
 /// **Invariant:** what was read before a change is never kept after it: whoever reads takes the
 /// `generation` first, and keeping under an old one does nothing.
 #[derive(Default)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     kept: Mutex<Kept>,
 }
 

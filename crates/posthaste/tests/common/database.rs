@@ -1,0 +1,149 @@
+//! The database of a test: a file in its folder, or one of its own on the PostgreSQL server that
+//! `cargo xtask test` starts.
+//!
+//! Some files have a twin whose name ends in `_postgres` and that holds the same cases: there, they
+//! run on PostgreSQL.
+
+use super::PATIENCE;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+const ON_POSTGRES: &str = "_postgres";
+
+pub struct Database {
+    folder: TempDir,
+    server: Option<OnServer>,
+}
+
+/// A database on the server; dropped with all who still use it.
+pub struct OnServer {
+    name: String,
+}
+
+/// While this lives, nobody can use the database, as if it were away.
+pub enum Held<'a> {
+    File(rusqlite::Connection),
+    OnServer(&'a OnServer),
+}
+
+impl Database {
+    /// An empty one, of the kind that this test binary is about.
+    pub fn new() -> Self {
+        match env!("CARGO_CRATE_NAME").ends_with(ON_POSTGRES) {
+            true => Self::on_postgres(),
+            false => Self { folder: tempfile::tempdir().unwrap(), server: None },
+        }
+    }
+
+    pub fn on_postgres() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{}_{number}", std::process::id());
+        psql(&server_url(), &format!("CREATE DATABASE {name}"));
+        Self { folder: tempfile::tempdir().unwrap(), server: Some(OnServer { name }) }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// With a password; `None`: it is a file.
+    pub fn url(&self) -> Option<String> {
+        self.server.as_ref().map(|server| url_of(&server.name))
+    }
+
+    /// What PostgreSQL answers.
+    pub fn sql(&self, text: &str) -> String {
+        psql(&self.url().expect("a database on PostgreSQL"), text)
+    }
+
+    /// Takes the database away from everybody.
+    pub fn hold(&self) -> Held<'_> {
+        let Some(server) = &self.server else {
+            let holder = self.connect();
+            holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+            return Held::File(holder);
+        };
+        server.allow(false);
+        let name = &server.name;
+        let others = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}'");
+        psql(&server_url(), &format!("SELECT pg_terminate_backend(pid) FROM ({others}) AS other"));
+        Held::OnServer(server)
+    }
+
+    /// Stops the test if a transaction is held open: one that nobody waits for.
+    pub fn assert_free(&self) {
+        if self.server.is_none() {
+            return self.connect().execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+        }
+        let held = self.sql(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+             AND state LIKE 'idle in transaction%' AND state_change < now() - interval '1 s'",
+        );
+        assert_eq!(held, "0", "transactions are held open");
+    }
+
+    fn connect(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.folder().join("posthaste.db")).unwrap();
+        connection.busy_timeout(PATIENCE).unwrap();
+        connection
+    }
+}
+
+impl OnServer {
+    fn allow(&self, allowed: bool) {
+        let name = &self.name;
+        psql(&server_url(), &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}"));
+    }
+}
+
+impl Drop for OnServer {
+    fn drop(&mut self) {
+        let text = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        // The server may be gone already; a test that failed says so itself.
+        let _ = psql_command(&server_url(), &text).output();
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        match self {
+            Self::File(holder) => holder.execute_batch("ROLLBACK").unwrap(),
+            Self::OnServer(server) => server.allow(true),
+        }
+    }
+}
+
+/// A superuser's way to the server.
+pub fn server_url() -> String {
+    variable("POSTHASTE_TEST_POSTGRES_URL")
+}
+
+/// The same server, another database.
+pub fn url_of(database: &str) -> String {
+    let url = server_url();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    format!("{server}/{database}")
+}
+
+/// What `psql` prints.
+pub fn psql(url: &str, text: &str) -> String {
+    let output = psql_command(url, text).output().unwrap();
+    assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn psql_command(url: &str, text: &str) -> Command {
+    let program = PathBuf::from(variable("POSTHASTE_TEST_POSTGRES_BIN")).join("psql");
+    let mut command = Command::new(program);
+    command.args(["-X", "-q", "-w", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", text, url]);
+    command
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set: run `cargo xtask test -- NAME`, which starts PostgreSQL")
+    })
+}

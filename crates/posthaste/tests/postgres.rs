@@ -1,0 +1,181 @@
+//! What only PostgreSQL can do to a process: be away, refuse a login, be of another version.
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use common::Setup;
+use common::database::{Database, psql, server_url, url_of};
+use common::output::{complaint, ended, printed};
+use posthaste_testkit::{Receiver, Reply};
+use serde_json::{Value, json};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
+/// What every complaint about a start must come within.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A setup whose database is at `url`, whatever is there.
+fn at(url: &str) -> Setup {
+    Setup::new().with("POSTHASTE_DATABASE_URL", url)
+}
+
+/// A start that fails, for `serve` and `migrate` alike: the line of each.
+#[track_caller]
+fn complaints(setup: &Setup) -> [String; 2] {
+    let since = Instant::now();
+    let lines = [&SERVE[..], &["migrate"]].map(|words| complaint(&ended(setup, words), 1));
+    assert!(since.elapsed() < SOON, "{lines:?}");
+    lines
+}
+
+#[test]
+fn a_server_that_is_not_there_is_one_clear_line() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let setup = at(&format!("postgres://user:hunter2@{address}/posthaste"));
+    for line in complaints(&setup) {
+        for part in ["127.0.0.1", &address.port().to_string(), "database_url"] {
+            assert!(line.contains(part), "`{part}` is not in: {line}");
+        }
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+}
+
+#[test]
+fn a_wrong_password_is_told_and_not_shown() {
+    let url = server_url();
+    let (_, place) = url.rsplit_once('@').unwrap();
+    for line in complaints(&at(&format!("postgres://stranger:hunter2@{place}"))) {
+        assert!(line.contains("password") && line.contains("database_url"), "{line}");
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+}
+
+#[test]
+fn a_database_that_is_not_there_is_named() {
+    for line in complaints(&at(&url_of("no_such_database"))) {
+        assert!(line.contains("no_such_database") && line.contains("CREATE DATABASE"), "{line}");
+    }
+}
+
+#[test]
+fn a_schema_of_a_newer_version_is_left_alone() {
+    let setup = Setup::on(Database::on_postgres());
+    printed(&ended(&setup, &["migrate"]));
+    let newer = "INSERT INTO posthaste.migration (number, checksum) VALUES (9999, 'x')";
+    setup.database().sql(newer);
+    for line in complaints(&setup) {
+        assert!(line.contains("newer version"), "{line}");
+    }
+}
+
+/// Ten processes that start at once on an empty database, and again on a full one.
+#[test]
+fn many_migrations_at_once_make_one_schema() {
+    const PROCESSES: usize = 10;
+    let setup = Setup::on(Database::on_postgres());
+    for _ in 0..2 {
+        let started: Vec<_> = (0..PROCESSES)
+            .map(|_| {
+                let mut command = setup.run(&["migrate"]);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for child in started {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    let twice = "SELECT count(*) - count(DISTINCT number) FROM posthaste.migration";
+    assert_eq!(setup.database().sql(twice), "0");
+}
+
+#[test]
+fn the_database_is_named_without_its_password() {
+    let setup = Setup::on(Database::on_postgres());
+    let url = setup.database().url().unwrap();
+    let password = url.split_once("://").unwrap().1.split_once(':').unwrap().1;
+    let password = password.split_once('@').unwrap().0;
+    for words in [&["migrate"][..], &["config"]] {
+        let text = printed(&ended(&setup, words));
+        assert!(text.contains("postgres://") && !text.contains(password), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_log_in_with_a_role_of_their_own() {
+    let setup = Setup::on(Database::on_postgres());
+    let own = setup.database().url().unwrap();
+    let name = own.rsplit_once('/').unwrap().1.to_owned();
+    let role = format!(
+        "DO $$ BEGIN CREATE ROLE scram LOGIN PASSWORD 'p@ss/word'; \
+                        EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+    );
+    psql(&server_url(), &role);
+    setup.database().sql(&format!("GRANT CREATE ON DATABASE {name} TO scram"));
+    let (_, place) = own.rsplit_once('@').unwrap();
+    let url = format!("postgres://scram:p%40ss%2Fword@{place}");
+    let setup = setup.with("POSTHASTE_DATABASE_URL", &url);
+    let receiver = Receiver::always(Reply::ok()).await;
+    let server = setup.start();
+    let application = server.application().await;
+    server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    server.message(&application, "{}").await;
+    server.status_until(|status| status["delivered_last_hour"] == 1).await;
+    drop(server);
+    setup.database().sql("DROP OWNED BY scram");
+}
+
+/// A worker where there is no folder to write to: it keeps nothing on disk and signs no tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_needs_no_folder() {
+    let receiver = Receiver::always(Reply::ok()).await;
+    let setup = Setup::on(Database::on_postgres()).command(&[
+        "serve",
+        "--dev",
+        "--no-worker",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let server = setup.start();
+    let nowhere = setup.folder().join("a file, no folder");
+    std::fs::write(&nowhere, "").unwrap();
+    let worker =
+        setup.worker().command(&["worker", "--dev", "--data-dir", nowhere.to_str().unwrap()]);
+    let _worker = worker.without("POSTHASTE_JWT_SECRET").start();
+    let application = server.application().await;
+    server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    server.message(&application, "{}").await;
+    server.status_until(|status| status["delivered_last_hour"] == 1).await;
+}
+
+/// API processes and workers apart, some killed, and nothing is lost or counted twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_processes_are_one_product() {
+    const MESSAGES: usize = 400;
+    let receiver = Receiver::always(Reply::ok()).await;
+    let api = ["serve", "--dev", "--no-worker", "--listen", "127.0.0.1:0"];
+    let setup = Setup::on(Database::on_postgres()).command(&api);
+    let servers = [setup.start(), setup.start()];
+    let mut workers = vec![setup.worker().start(), setup.worker().start(), setup.worker().start()];
+    let application = servers[0].application().await;
+    servers[1].endpoint(&application, &receiver.url("/"), json!({})).await;
+    for number in 0..MESSAGES {
+        servers[number % 2].message(&application, "{}").await;
+        if number % 100 == 50 {
+            workers.remove(0).kill();
+            workers.push(setup.worker().start());
+        }
+    }
+    let settled = |status: &Value| {
+        ["pending", "in_flight", "awaiting_retry"].iter().all(|name| status[name] == 0)
+    };
+    for server in &servers {
+        let status = server.status_until(settled).await;
+        assert_eq!(status["delivered_last_hour"], MESSAGES, "{status}");
+        assert_eq!(status["dead_letter"], 0, "{status}");
+    }
+    let requests = common::facts::by_message(&receiver.requests());
+    assert_eq!(requests.len(), MESSAGES);
+}

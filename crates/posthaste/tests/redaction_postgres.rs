@@ -1,0 +1,4 @@
+//! The cases of `redaction.rs` on PostgreSQL: `common/database.rs` goes by this file's name.
+
+#[path = "redaction.rs"]
+mod cases;

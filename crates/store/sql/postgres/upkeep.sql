@@ -1,0 +1,177 @@
+-- Workers, recovery, sweeps, tasks, retention.
+
+-- name: worker_see
+-- $1 workers, $2 now. Workers that may hold leases from now on.
+INSERT INTO posthaste.worker (id, heartbeat_at) SELECT * FROM unnest($1::uuid[], $2::int8[])
+ON CONFLICT (id) DO NOTHING;
+
+-- name: worker_heartbeat
+-- $1 worker, $2 now.
+INSERT INTO posthaste.worker (id, heartbeat_at) VALUES ($1, $2)
+ON CONFLICT (id) DO UPDATE SET
+    heartbeat_at = greatest(worker.heartbeat_at, excluded.heartbeat_at);
+
+-- name: workers
+-- $1 how many. All workers; there are few. Those heard of last come first.
+SELECT id, heartbeat_at FROM posthaste.worker ORDER BY heartbeat_at DESC, id LIMIT $1;
+
+-- name: worker_delete
+-- $1 worker, $2 silent since. Primary key. One that holds nothing; a transaction under way that
+-- gives it a lease is younger than its silence is long.
+DELETE FROM posthaste.worker
+WHERE id = $1 AND heartbeat_at < $2 AND NOT EXISTS (
+    SELECT 1 FROM posthaste.delivery WHERE lease_worker = $1 AND state = 1
+);
+
+-- name: leases_of
+-- $1 worker, $2 how many. Index delivery_lease.
+SELECT endpoint_id, message_id FROM posthaste.delivery
+WHERE lease_worker = $1 AND state = 1
+LIMIT $2;
+
+-- name: leases_expired
+-- $1 worker, $2 now, $3 how many. Index delivery_lease; a worker has few leases.
+SELECT endpoint_id, message_id FROM posthaste.delivery
+WHERE lease_worker = $1 AND state = 1 AND lease_until <= $2
+LIMIT $3;
+
+-- name: sweep_next
+-- Index lane_sweep. A lane whose endpoint was disabled or deleted while something waited, locked;
+-- one that somebody else sweeps is passed over.
+SELECT endpoint_id FROM posthaste.lane WHERE sweep <> 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: sweep_find
+-- $1 endpoint. Primary key. Locks it.
+SELECT sweep FROM posthaste.lane WHERE endpoint_id = $1 FOR NO KEY UPDATE;
+
+-- name: sweep_hold
+-- $1 endpoint, $2 how many. Index delivery_due, then primary keys.
+UPDATE posthaste.delivery SET state = 2
+WHERE endpoint_id = $1 AND message_id = ANY (ARRAY(
+    SELECT message_id FROM posthaste.delivery WHERE endpoint_id = $1 AND state = 0 LIMIT $2
+));
+
+-- name: sweep_cancel
+-- $1 endpoint, $2 how many. Primary key; those under lease end when they are recorded.
+SELECT message_id FROM posthaste.delivery WHERE endpoint_id = $1 AND state <> 1 LIMIT $2;
+
+-- name: sweep_done
+-- $1 endpoint. Primary key.
+UPDATE posthaste.lane SET sweep = 0 WHERE endpoint_id = $1;
+
+-- name: task_insert
+-- A task; starting it twice is starting it once.
+INSERT INTO posthaste.task
+    (id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor, paced_until,
+     created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7::int8, $8, $9, $10, $10, $11)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: task_find
+-- $1 id. Primary keys.
+SELECT task.id, lane.application_id, task.endpoint_id, since, until, states, rate_per_second,
+    status, replayed, cursor, created_at, updated_at
+FROM posthaste.task
+JOIN posthaste.lane ON lane.endpoint_id = task.endpoint_id
+WHERE task.id = $1;
+
+-- name: task_next
+-- Index task_running: the one that waited longest goes first. One whose endpoint is disabled waits
+-- until it is enabled; one that somebody else advances, or whose lane is busy, is passed over.
+-- Locks both.
+SELECT lane.state, paced_until, task.id, lane.application_id, task.endpoint_id, since, until,
+    states, rate_per_second, status, replayed, cursor, created_at, updated_at
+FROM posthaste.task
+JOIN posthaste.lane ON lane.endpoint_id = task.endpoint_id
+WHERE task.status = 0 AND lane.state <> 1 AND lane.sweep = 0
+ORDER BY updated_at
+LIMIT 1
+FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: replay_dead
+-- $1 endpoint, $2 after message, $3 before message, $4 since, $5 until, $6 how many. Index
+-- ended_dead. Those that are open again already are left alone.
+SELECT message_id FROM posthaste.ended
+WHERE endpoint_id = $1 AND state = 4 AND message_id > $2 AND message_id < $3
+    AND accepted_at >= $4 AND accepted_at < $5
+    AND NOT EXISTS (
+        SELECT 1 FROM posthaste.delivery
+        WHERE delivery.endpoint_id = $1 AND delivery.message_id = ended.message_id
+    )
+ORDER BY message_id
+LIMIT $6;
+
+-- name: replay_held
+-- $1 endpoint, $2 after message, $3 before message, $4 since, $5 until, $6 how many. Index
+-- delivery_held.
+SELECT message_id FROM posthaste.delivery
+WHERE endpoint_id = $1 AND state = 2 AND message_id > $2 AND message_id < $3
+    AND accepted_at >= $4 AND accepted_at < $5
+ORDER BY message_id
+LIMIT $6;
+
+-- name: replay_reopen
+-- $1 endpoint, $2 messages, $3 due. Primary key. A dead letter gets a new plan; attempts and leases
+-- are numbered on.
+INSERT INTO posthaste.delivery
+    (endpoint_id, message_id, application_id, state, class, due_at, attempts, plan_attempts,
+     trigger, lease_number, accepted_at, last_status, reopened)
+SELECT ended.endpoint_id, ended.message_id, application_id, 0, 3, new.due_at, attempts, 0, 0,
+    lease_number, accepted_at, last_status, true
+FROM unnest($2::uuid[], $3::int8[]) AS new (message_id, due_at)
+JOIN posthaste.ended ON ended.endpoint_id = $1 AND ended.message_id = new.message_id;
+
+-- name: replay_release
+-- $1 endpoint, $2 messages, $3 due. Primary key. A held delivery gets a new plan.
+UPDATE posthaste.delivery
+SET state = 0, class = 3, due_at = new.due_at, plan_attempts = 0, trigger = 0, planned_at = NULL
+FROM unnest($2::uuid[], $3::int8[]) AS new (message_id, due_at)
+WHERE delivery.endpoint_id = $1 AND delivery.message_id = new.message_id AND delivery.state = 2;
+
+-- name: task_advance
+-- $1 id, $2 status, $3 replayed so far, $4 cursor, $5 paced until, $6 now. Primary key.
+UPDATE posthaste.task
+SET status = $2::int8, replayed = $3, cursor = $4, paced_until = $5, updated_at = $6
+WHERE id = $1;
+
+-- name: prune_payloads
+-- $1 now, $2 how many. Index message_expiry, then primary key.
+UPDATE posthaste.message SET payload = NULL
+WHERE id = ANY (ARRAY(
+    SELECT id FROM posthaste.message WHERE expires_at <= $1 AND payload IS NOT NULL LIMIT $2
+)) AND payload IS NOT NULL;
+
+-- name: prune_idempotency
+-- $1 now, $2 how many. Index idempotency_expiry. One that somebody is taking over is passed over.
+DELETE FROM posthaste.idempotency
+WHERE key_hash = ANY (ARRAY(
+    SELECT key_hash FROM posthaste.idempotency WHERE expires_at <= $1
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+));
+
+-- name: prune_sketches
+-- $1 oldest start that is kept, $2 how many. Index window_sketch_start.
+DELETE FROM posthaste.window_sketch
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM posthaste.window_sketch WHERE start < $1
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+));
+
+-- name: prune_tallies
+-- $1 oldest minute that is kept, $2 how many. Primary key.
+DELETE FROM posthaste.tally
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM posthaste.tally WHERE minute < $1
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+));
+
+-- name: check
+-- Whether the database can be read.
+SELECT count(*) FROM posthaste.migration;
+
+-- name: check_write
+-- Whether it can be written: a change that changes nothing.
+DELETE FROM posthaste.worker WHERE id IS NULL;

@@ -1,0 +1,380 @@
+//! A transaction as the groups use it: typed statements, rows as `Fields`, errors as ours.
+//!
+//! Statements have no names on the server, so any connection serves any of them, and a pooler that
+//! hands out connections by the transaction (PgBouncer) may stand between. They leave when their
+//! future is first polled: join those that do not need each other's answers, and they share a round
+//! trip.
+//!
+//! **Invariant:** nothing is set that outlives the transaction.
+
+use super::pool::{Connection, Place};
+use crate::Result;
+use crate::error::{Error, Kind};
+use crate::rows::{Fields, Row};
+use bytes::BytesMut;
+use std::sync::atomic::{AtomicU8, Ordering};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// What a transaction is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Reads; all its statements see the same state.
+    Read,
+    /// Reads and writes; each statement sees what is committed when it begins.
+    Write,
+    /// As `Write`, with the planner kept on the indexes: statistics of a queue are always old.
+    Indexed,
+}
+
+/// Values for `$1`, `$2`, ... with their types.
+pub(super) type Params<'p> = &'p [Param<'p>];
+
+/// One of them.
+pub(super) type Param<'p> = &'p dyn Bind;
+
+/// The parameters of a statement: `params![endpoint_id, now.as_micros()]`.
+macro_rules! params {
+    ($($value:expr),* $(,)?) => {
+        &[$(&$value as &dyn $crate::postgres::db::Bind),*]
+    };
+}
+pub(super) use params;
+
+/// A value that can be a parameter.
+pub(super) trait Bind: ToSql + Sync {
+    fn kind(&self) -> Type;
+}
+
+/// Values of one type.
+pub(super) trait Typed: ToSql + Sync {
+    const TYPE: Type;
+    const ARRAY: Type;
+}
+
+impl<T: Typed> Bind for T {
+    fn kind(&self) -> Type {
+        T::TYPE
+    }
+}
+
+fn typed<'p>(params: Params<'p>) -> impl ExactSizeIterator<Item = (&'p (dyn ToSql + Sync), Type)> {
+    params.iter().map(|value| (*value as &(dyn ToSql + Sync), value.kind()))
+}
+
+macro_rules! binds {
+    ($($name:ty: $type:ident, $array:ident;)+) => {
+        $(impl Typed for $name {
+            const TYPE: Type = Type::$type;
+            const ARRAY: Type = Type::$array;
+        })+
+    };
+}
+binds! {
+    bool: BOOL, BOOL_ARRAY;
+    i64: INT8, INT8_ARRAY;
+    String: TEXT, TEXT_ARRAY;
+    &str: TEXT, TEXT_ARRAY;
+    &[u8]: BYTEA, BYTEA_ARRAY;
+    Vec<u8>: BYTEA, BYTEA_ARRAY;
+    Uuid: UUID, UUID_ARRAY;
+}
+
+impl<T: Typed> Typed for Option<T> {
+    const TYPE: Type = T::TYPE;
+    const ARRAY: Type = T::ARRAY;
+}
+
+/// A whole column of values, for `unnest`.
+#[derive(Debug)]
+pub(super) struct Column<T>(pub Vec<T>);
+
+impl<T> FromIterator<T> for Column<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+impl<T: Typed> Typed for Column<T> {
+    const TYPE: Type = T::ARRAY;
+    const ARRAY: Type = T::ARRAY;
+}
+
+impl<T: Typed> ToSql for Column<T> {
+    fn to_sql(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        self.0.as_slice().to_sql(kind, out)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == T::ARRAY
+    }
+
+    to_sql_checked!();
+}
+
+/// An id as a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    pub const NIL: Self = Self([0; 16]);
+    pub const MAX: Self = Self([0xFF; 16]);
+}
+
+macro_rules! uuids {
+    ($($name:ident),+) => {
+        $(impl From<posthaste_core::id::$name> for Uuid {
+            fn from(id: posthaste_core::id::$name) -> Self {
+                Self(*id.as_bytes())
+            }
+        })+
+    };
+}
+uuids!(ApplicationId, AttemptId, EndpointId, MessageId, NoticeId, TaskId, WorkerId);
+
+impl ToSql for Uuid {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+
+    to_sql_checked!();
+}
+
+/// One transaction on a connection of the pool.
+///
+/// Dropped before it ended, it closes its connection, and the server rolls it back.
+pub(super) struct Tx {
+    connection: Connection,
+    place: Place,
+    state: AtomicU8,
+    trouble: AtomicU8,
+}
+
+const OPEN: u8 = 0;
+const COMMITTED: u8 = 1;
+const ROLLED_BACK: u8 = 2;
+
+const NONE: u8 = 0;
+/// Somebody else was quicker, or waited for us as we for them: all of it may be done again.
+const CONFLICT: u8 = 1;
+
+impl Tx {
+    pub fn new(connection: Connection, place: Place) -> Self {
+        Self { connection, place, state: AtomicU8::new(OPEN), trouble: AtomicU8::new(NONE) }
+    }
+
+    /// Begins. May be joined with the statements that follow, if it is polled first.
+    pub async fn begin(&self, mode: Mode) -> Result<()> {
+        self.batch(self.place.begin_sql(mode)).await
+    }
+
+    /// Runs statements without parameters, one after the other.
+    pub async fn batch(&self, sql: &str) -> Result<()> {
+        self.connection.client.batch_execute(sql).await.map_err(|error| self.failed(error))
+    }
+
+    /// Runs a statement; returns how many rows it changed.
+    pub async fn run(&self, sql: &str, params: Params<'_>) -> Result<u64> {
+        let client = &self.connection.client;
+        let params: Vec<_> = typed(params).collect();
+        client.execute_typed(sql, &params).await.map_err(|error| self.failed(error))
+    }
+
+    /// The first row, if there is one.
+    pub async fn one<T>(
+        &self,
+        sql: &str,
+        params: Params<'_>,
+        read: impl FnOnce(&mut Fields<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let rows = self.rows(sql, params).await?;
+        rows.first().map(|row| read(&mut Fields::new(row))).transpose()
+    }
+
+    /// The first row of a query that always has one.
+    pub async fn get<T>(
+        &self,
+        sql: &str,
+        params: Params<'_>,
+        read: impl FnOnce(&mut Fields<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let row = self.one(sql, params, read).await?;
+        row.ok_or_else(|| Error::new(Kind::Internal, "a query that has one row had none"))
+    }
+
+    /// All rows; the query bounds them.
+    pub async fn all<T>(
+        &self,
+        sql: &str,
+        params: Params<'_>,
+        mut read: impl FnMut(&mut Fields<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let rows = self.rows(sql, params).await?;
+        rows.iter().map(|row| read(&mut Fields::new(row))).collect()
+    }
+
+    async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<tokio_postgres::Row>> {
+        let client = &self.connection.client;
+        let params: Vec<_> = typed(params).collect();
+        client.query_typed(sql, &params).await.map_err(|error| self.failed(error))
+    }
+
+    /// Makes it all durable. May be joined with the statements before it, if it is polled last:
+    /// when one of them fails, the server rolls back instead.
+    pub async fn commit(&self) -> Result<()> {
+        #[cfg(feature = "conformance")]
+        self.place.fault()?;
+        self.batch("COMMIT").await?;
+        self.state.store(COMMITTED, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes everything back.
+    pub async fn roll_back(&self) -> Result<()> {
+        self.batch("ROLLBACK").await?;
+        self.state.store(ROLLED_BACK, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == OPEN
+    }
+
+    /// Whether it failed only because somebody else was quicker.
+    pub fn lost_a_race(&self) -> bool {
+        self.trouble.load(Ordering::Relaxed) == CONFLICT
+    }
+
+    /// Whether there is a connection left.
+    pub fn is_broken(&self) -> bool {
+        self.connection.client.is_closed()
+    }
+
+    /// Ends it, rolled back unless it was committed, and gives the connection back if it is good.
+    pub async fn end(self) {
+        let good = !self.is_open() || self.roll_back().await.is_ok();
+        if good && !self.is_broken() {
+            self.place.give_back(self.connection);
+        }
+    }
+
+    fn failed(&self, error: tokio_postgres::Error) -> Error {
+        if is_race(&error) {
+            self.trouble.store(CONFLICT, Ordering::Relaxed);
+        }
+        failed(error)
+    }
+}
+
+/// Whether it may go well when it is done again. Whoever brings a message that is there already
+/// brings it again.
+fn is_race(error: &tokio_postgres::Error) -> bool {
+    let Some(state) = error.as_db_error() else { return false };
+    let of_message = || state.table().is_some_and(|table| table.starts_with("message"));
+    match *state.code() {
+        SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => true,
+        SqlState::UNIQUE_VIOLATION => !of_message(),
+        _ => false,
+    }
+}
+
+/// Any column as its bytes and type.
+struct Raw<'r>(&'r [u8], Type);
+
+impl<'r> FromSql<'r> for Raw<'r> {
+    fn from_sql(
+        kind: &Type,
+        bytes: &'r [u8],
+    ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(bytes, kind.clone()))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+fn raw(row: &tokio_postgres::Row, column: usize) -> Result<Option<Raw<'_>>> {
+    row.try_get(column).map_err(failed)
+}
+
+impl Row for tokio_postgres::Row {
+    fn int(&self, column: usize) -> Result<Option<i64>> {
+        let Some(Raw(bytes, _)) = raw(self, column)? else { return Ok(None) };
+        let number = match *bytes {
+            [a] => i64::from(a),
+            [a, b] => i64::from(i16::from_be_bytes([a, b])),
+            [a, b, c, d] => i64::from(i32::from_be_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => i64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            _ => return Err(mistyped(column)),
+        };
+        Ok(Some(number))
+    }
+
+    fn text(&self, column: usize) -> Result<Option<&str>> {
+        let Some(Raw(bytes, _)) = raw(self, column)? else { return Ok(None) };
+        std::str::from_utf8(bytes).map(Some).map_err(|_| mistyped(column))
+    }
+
+    fn blob(&self, column: usize) -> Result<Option<&[u8]>> {
+        match raw(self, column)? {
+            None => Ok(None),
+            Some(Raw(bytes, Type::BYTEA | Type::UUID)) => Ok(Some(bytes)),
+            Some(_) => Err(mistyped(column)),
+        }
+    }
+}
+
+fn mistyped(column: usize) -> Error {
+    Error::new(Kind::Internal, format!("stored data: column {column} has another type"))
+}
+
+/// What PostgreSQL's refusal means for the caller. Only the code and the message that the server
+/// gives are kept: its details may hold values.
+pub(super) fn failed(error: tokio_postgres::Error) -> Error {
+    let Some(state) = error.as_db_error() else {
+        let kind = if error.is_closed() || std::error::Error::source(&error).is_some() {
+            Kind::Unavailable
+        } else {
+            Kind::Internal
+        };
+        // What the system says, such as that nobody listens there; never what was sent.
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        let cause = cause.unwrap_or_default();
+        return Error::new(kind, format!("the database cannot be reached: {error}{cause}"));
+    };
+    let code = state.code();
+    let (kind, context) = match code.code() {
+        "57P01" | "57P02" | "57P03" => (Kind::Unavailable, "the database is starting or stopping"),
+        "57014" => (Kind::Unavailable, "the database took too long"),
+        "55P03" => (Kind::Unavailable, "the database kept a row locked for too long"),
+        "53100" => (Kind::Unavailable, "the database's disk is full"),
+        "53300" => (Kind::Unavailable, "the database takes no more connections"),
+        "55000" => (Kind::Unavailable, "the database lets nobody in now"),
+        "25006" => (Kind::Unavailable, "the database takes no writes now; it may be a standby"),
+        "40001" | "40P01" => (Kind::Unavailable, "too many changed the same rows at once"),
+        "28000" | "28P01" => (Kind::Unusable, "the database refuses user or password"),
+        "3D000" => (Kind::Unusable, "there is no such database"),
+        "42501" => (Kind::Unusable, "the database's user may not do that"),
+        code if code.starts_with("08") || code.starts_with("53") || code.starts_with("57") => {
+            (Kind::Unavailable, "the database cannot serve now")
+        }
+        code if code.starts_with("58") => (Kind::Unavailable, "the database's system failed"),
+        code if code.starts_with("XX") => (Kind::Unusable, "the database reports damage"),
+        _ => (Kind::Internal, "the database refused a statement"),
+    };
+    Error::new(kind, format!("{context} ({}: {})", code.code(), state.message()))
+}

@@ -1,0 +1,188 @@
+//! Partitions of the history by time, made ahead of it and dropped after their time.
+//!
+//! Ids are ordered by time, so a range of ids is a range of times. What lies in no partition goes
+//! into the default one; a week whose rows are there already gets no partition any more.
+
+use super::Core;
+use super::db::{Tx, Uuid, params};
+use crate::Result;
+use posthaste_core::id::MessageId;
+use posthaste_core::time::Timestamp;
+use std::time::Duration;
+
+const TABLES: [&str; 3] = ["message", "ended", "attempt"];
+const WEEK_SECS: i64 = 7 * 24 * 3_600;
+const WEEK: Duration = Duration::from_secs(WEEK_SECS.unsigned_abs());
+/// Event ids freed in one transaction.
+const EVENT_ROWS: u32 = 5_000;
+/// Weeks made ahead of the one that is running.
+const WEEKS_AHEAD: u32 = 5;
+/// Processes make partitions one after the other.
+const PARTITION_LOCK: i64 = 0x7068_7375;
+
+/// Makes those that are missing for this week and the next ones. Does nothing when they are there,
+/// or when somebody else is at it.
+pub(super) async fn make_partitions(core: &Core, now: Timestamp) -> Result<()> {
+    for week in weeks(now) {
+        // One at a time: a lock on the history is held for a moment only.
+        transact!(core, Write, |tx| {
+            if missing(tx, week).await?.is_empty() {
+                return Ok(());
+            }
+            tx.batch("SET LOCAL lock_timeout = '2s'").await?;
+            let lock = "SELECT pg_try_advisory_xact_lock($1)";
+            if tx.get(lock, params![PARTITION_LOCK], |row| row.flag()).await? {
+                make_week(tx, week).await?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The same within the transaction of a migration.
+pub(super) async fn make_first_partitions(tx: &Tx, now: Timestamp) -> Result<()> {
+    for week in weeks(now) {
+        make_week(tx, week).await?;
+    }
+    Ok(())
+}
+
+/// Drops the weeks that ended before `accepted_before`, of whose messages none has a payload and
+/// none is open. Returns how many messages went.
+pub(super) async fn drop_partitions(core: &Core, accepted_before: Timestamp) -> Result<u64> {
+    let sql = "SELECT substr(relname, 10)::bigint FROM pg_class
+        WHERE relnamespace = 'posthaste'::regnamespace AND relname ~ '^message_w[0-9]+$'
+        ORDER BY 1";
+    let weeks = transact!(core, Read, |tx| tx.all(sql, params![], |row| row.int()).await)?;
+    let mut dropped = 0;
+    for week in weeks {
+        let week = Timestamp::from_secs(week * WEEK_SECS);
+        if week.after(WEEK) > accepted_before
+            || !transact!(core, Read, |tx| is_over(tx, week).await)?
+        {
+            continue;
+        }
+        free_event_ids(core, week).await?;
+        dropped += transact!(core, Write, |tx| drop_week(tx, week).await)?;
+    }
+    Ok(dropped)
+}
+
+/// Whether nothing of the week will be sent any more. Without a payload nothing is opened again, so
+/// that stays true.
+async fn is_over(tx: &Tx, week: Timestamp) -> Result<bool> {
+    let name = name("message", week);
+    let sql = format!(
+        "SELECT NOT EXISTS (SELECT 1 FROM posthaste.{name} WHERE payload IS NOT NULL)
+             AND NOT EXISTS (
+                 SELECT 1 FROM posthaste.delivery WHERE message_id >= $1 AND message_id < $2
+             )"
+    );
+    let [from, to] = bounds(week);
+    tx.get(&sql, params![from, to], |row| row.flag()).await
+}
+
+/// Lets the week's event ids be used again, in bounded steps.
+async fn free_event_ids(core: &Core, week: Timestamp) -> Result<()> {
+    let sql = format!(
+        "WITH page AS (
+             SELECT application_id, event_id, id FROM posthaste.{}
+             WHERE id > $1 AND event_id IS NOT NULL
+             ORDER BY id
+             LIMIT {EVENT_ROWS}
+         ), gone AS (
+             DELETE FROM posthaste.event USING page
+             WHERE event.application_id = page.application_id AND event.event_id = page.event_id
+                 AND event.message_id = page.id
+         )
+         SELECT id FROM page ORDER BY id DESC LIMIT 1",
+        name("message", week)
+    );
+    let mut after = Uuid::NIL;
+    loop {
+        let last = transact!(core, Write, |tx| {
+            tx.one(&sql, params![after], |row| row.id::<MessageId>()).await
+        })?;
+        match last {
+            Some(last) => after = Uuid::from(last),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Returns how many messages went; 0 when somebody else is at it.
+async fn drop_week(tx: &Tx, week: Timestamp) -> Result<u64> {
+    let lock = "SELECT pg_try_advisory_xact_lock($1)";
+    if !tx.get(lock, params![PARTITION_LOCK], |row| row.flag()).await? {
+        return Ok(0);
+    }
+    if missing(tx, week).await?.contains(&"message") {
+        return Ok(0);
+    }
+    let count = format!("SELECT count(*) FROM posthaste.{}", name("message", week));
+    let count: u64 = tx.get(&count, params![], |row| row.number()).await?;
+    // Waiting for the lock, it keeps everybody else waiting too.
+    tx.batch("SET LOCAL lock_timeout = '2s'").await?;
+    for table in TABLES {
+        tx.batch(&format!("DROP TABLE IF EXISTS posthaste.{}", name(table, week))).await?;
+    }
+    Ok(count)
+}
+
+/// Starts of the weeks that need partitions; the last one too, for messages that are under way.
+fn weeks(now: Timestamp) -> impl Iterator<Item = Timestamp> {
+    let this = Timestamp::from_secs(now.as_secs().div_euclid(WEEK_SECS) * WEEK_SECS);
+    (0..=WEEKS_AHEAD + 1).map(move |week| this.before(WEEK).after(WEEK * week))
+}
+
+/// The first id of a week, and of the next.
+fn bounds(week: Timestamp) -> [Uuid; 2] {
+    [week, week.after(WEEK)].map(|at| Uuid::from(MessageId::lower_bound(at)))
+}
+
+fn name(table: &str, week: Timestamp) -> String {
+    format!("{table}_w{}", week.as_secs() / WEEK_SECS)
+}
+
+async fn missing(tx: &Tx, week: Timestamp) -> Result<Vec<&'static str>> {
+    let mut missing = Vec::new();
+    for table in TABLES {
+        let name = format!("posthaste.{}", name(table, week));
+        let sql = "SELECT to_regclass($1) IS NULL";
+        if tx.get(sql, params![name], |row| row.flag()).await? {
+            missing.push(table);
+        }
+    }
+    Ok(missing)
+}
+
+async fn make_week(tx: &Tx, week: Timestamp) -> Result<()> {
+    let bound = |at| uuid_text(MessageId::lower_bound(at));
+    let (from, to) = (bound(week), bound(week.after(WEEK)));
+    for table in missing(tx, week).await? {
+        let key = match table {
+            "message" => "id",
+            _ => "message_id",
+        };
+        let taken = format!(
+            "SELECT EXISTS (SELECT 1 FROM posthaste.{table}_default
+             WHERE {key} >= $1 AND {key} < $2)"
+        );
+        let [from_id, to_id] = bounds(week);
+        if tx.get(&taken, params![from_id, to_id], |row| row.flag()).await? {
+            continue;
+        }
+        let name = name(table, week);
+        tx.batch(&format!(
+            "CREATE TABLE IF NOT EXISTS posthaste.{name} PARTITION OF posthaste.{table}
+             FOR VALUES FROM ('{from}') TO ('{to}')"
+        ))
+        .await?;
+    }
+    Ok(())
+}
+
+fn uuid_text(id: MessageId) -> String {
+    id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,355 @@
+//! A PostgreSQL server of the tests' own, on a free port of the loopback and in a temporary folder.
+//!
+//! A server on the machine is never touched, and where Debian's package is installed, no cluster
+//! of its own is made. The server refuses to run as root, so for root it runs as another user.
+
+use super::{Service, Variables, install};
+use crate::Workspace;
+use crate::process::{announce, output, succeeds};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A URL of a superuser.
+const URL_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_URL";
+/// The folder of the programs, for tests that stop a server: they start one of their own.
+const PROGRAMS_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_BIN";
+const DATA_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_DATA";
+
+const PACKAGE: &str = "postgresql";
+/// What the product needs.
+const VERSION_LEAST: u32 = 14;
+const SUPERUSER: &str = "posthaste";
+/// Who may run the server instead of root, the first that exists.
+const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
+/// Another program may take the free port before the server does.
+const STARTS_MAX: u32 = 5;
+const PATIENCE: Duration = Duration::from_secs(60);
+const FOLDER_PREFIX: &str = "posthaste-postgres-";
+/// Found by Debian's scripts while the package is installed, and removed again.
+const CLUSTER_SETTING: &str = "/etc/postgresql-common/createcluster.d/posthaste-tests.conf";
+
+/// Tests open many connections, and all cases of the server's log that matter are errors.
+/// Flushes stay on: what is tested is durable as it would be at work.
+const SETTINGS: &str = "\
+listen_addresses = '127.0.0.1'
+max_connections = 200
+shared_buffers = 128MB
+max_wal_size = 1GB
+autovacuum_naptime = 10s
+log_destination = 'stderr'
+log_min_messages = warning
+timezone = 'UTC'
+";
+
+/// Passwords travel over the loopback only, and asking for them in the clear costs tests no time;
+/// `scram` is for the test that logs in as people do.
+const ACCESS: &str = "\
+local all all trust
+host all scram 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 password
+";
+
+#[derive(Default)]
+pub struct Postgres {
+    server: Option<Server>,
+}
+
+impl Service for Postgres {
+    fn name(&self) -> &'static str {
+        "postgresql"
+    }
+
+    fn provide(&mut self, _: &Workspace) -> Result<Variables, String> {
+        remove_abandoned();
+        let programs = match find() {
+            Some(programs) => programs,
+            None => {
+                install()?;
+                find().ok_or_else(|| {
+                    let line = install::line(&[PACKAGE]);
+                    format!("no PostgreSQL {VERSION_LEAST} or newer is installed; {line}")
+                })?
+            }
+        };
+        let server = Server::start(programs)?;
+        let variables = vec![
+            (URL_VARIABLE, server.url().into()),
+            (PROGRAMS_VARIABLE, server.programs.clone().into()),
+            (DATA_VARIABLE, server.data().into()),
+        ];
+        self.server = Some(server);
+        Ok(variables)
+    }
+}
+
+/// Installs Debian's package without the cluster that it would make and start.
+fn install() -> Result<(), String> {
+    let setting = Path::new(CLUSTER_SETTING);
+    // Whoever may not write there may not install either, and is told so below.
+    let made = setting.parent().is_some_and(|folder| fs::create_dir_all(folder).is_ok())
+        && fs::write(setting, "create_main_cluster = false\n").is_ok();
+    let installed = install::debian(&[PACKAGE]);
+    if made {
+        let _ = fs::remove_file(setting);
+    }
+    installed
+}
+
+/// The folder of the newest programs that are new enough.
+fn find() -> Option<PathBuf> {
+    let named = output(Command::new("pg_config").arg("--bindir")).map(PathBuf::from);
+    let debian = fs::read_dir("/usr/lib/postgresql").ok().into_iter().flatten();
+    let debian = debian.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
+    let versions = debian.chain(named).filter_map(|folder| {
+        let whole = folder.join("initdb").exists();
+        let text = output(Command::new(folder.join("postgres")).arg("--version"))?;
+        version(&text).filter(|version| whole && *version >= VERSION_LEAST).map(|it| (it, folder))
+    });
+    versions.max().map(|(_, folder)| folder)
+}
+
+/// The major version in `postgres (PostgreSQL) 15.13 (Debian ...)`.
+fn version(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("(PostgreSQL) ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// A running server; stopped, and its folder removed, when dropped.
+struct Server {
+    programs: PathBuf,
+    folder: Folder,
+    /// Who runs it, if we may not.
+    user: Option<&'static str>,
+    password: String,
+    port: u16,
+    /// None only before the first start.
+    process: Option<Child>,
+}
+
+impl Server {
+    fn start(programs: PathBuf) -> Result<Self, String> {
+        let user = other_user()?;
+        let folder = Folder::make(user)?;
+        let password = password()?;
+        let mut server = Self { programs, folder, user, password, port: 0, process: None };
+        server.initialise()?;
+        for _ in 0..STARTS_MAX {
+            if server.try_start()? {
+                return Ok(server);
+            }
+        }
+        Err(format!("PostgreSQL does not start: {}", server.last_words()))
+    }
+
+    fn initialise(&self) -> Result<(), String> {
+        let secret = self.folder.path.join("password");
+        write(&secret, format!("{}\n", self.password))?;
+        let mut initdb = self.command("initdb");
+        initdb
+            .arg("--pgdata")
+            .arg(self.data())
+            .args(["--username", SUPERUSER, "--encoding", "UTF8", "--locale", "C", "--no-sync"])
+            .args(["--auth", "scram-sha-256", "--pwfile"])
+            .arg(&secret);
+        let done = initdb.stdin(Stdio::null()).output();
+        let done = done.map_err(|error| format!("cannot run initdb: {error}"))?;
+        if !done.status.success() {
+            let words = String::from_utf8_lossy(&done.stderr);
+            return Err(format!("initdb failed: {}", words.trim().replace('\n', "; ")));
+        }
+        let socket = self.folder.path.display();
+        let settings = format!("{SETTINGS}unix_socket_directories = '{socket}'\n");
+        // Written into files that initdb made, which therefore belong to whom they should.
+        write(&self.data().join("postgresql.conf"), settings)?;
+        write(&self.data().join("pg_hba.conf"), ACCESS)
+    }
+
+    /// `false`: it ended at once, most likely because somebody else has its port.
+    #[expect(clippy::disallowed_methods, reason = "waits for another program, with a bound")]
+    fn try_start(&mut self) -> Result<bool, String> {
+        self.port = free_port().map_err(|error| format!("no free port: {error}"))?;
+        let log = File::create(self.log()).map_err(|error| format!("no log: {error}"))?;
+        let mut postgres = self.command("postgres");
+        postgres.arg("-D").arg(self.data()).args(["-p", &self.port.to_string()]);
+        let process = postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let process = process.map_err(|error| format!("cannot run postgres: {error}"))?;
+        let process = self.process.insert(process);
+        let mut ready = Command::new(self.programs.join("pg_isready"));
+        ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            if succeeds(&mut ready) {
+                announce(&format!("postgresql runs on port {}", self.port));
+                return Ok(true);
+            }
+            if process.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(format!("PostgreSQL is not ready after {} s", PATIENCE.as_secs()))
+    }
+
+    /// One of its programs, as the user that runs it. It ends in order should we be killed.
+    fn command(&self, program: &str) -> Command {
+        let program = self.programs.join(program);
+        let mut command = match (self.user, has_setpriv()) {
+            (None, false) => Command::new(program),
+            (user, _) => {
+                let mut command = Command::new("setpriv");
+                command.arg("--pdeathsig=INT");
+                if let Some(user) = user {
+                    let group = output(Command::new("id").args(["-g", user])).unwrap_or_default();
+                    command.args(["--reuid", user, "--regid", &group, "--clear-groups"]);
+                }
+                command.arg(program);
+                command
+            }
+        };
+        // The folder we are in may be closed to that user.
+        command.current_dir("/").env("LC_ALL", "C");
+        command
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path.join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path.join("log")
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/postgres", self.password, self.port)
+    }
+
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        log.trim().replace('\n', "; ")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        // Fast shutdown: clients are told to go, and nothing is left in shared memory.
+        let stopped = succeeds(Command::new("kill").args(["-INT", &process.id().to_string()]));
+        if !stopped {
+            let _ = process.kill();
+        }
+        let _ = process.wait();
+    }
+}
+
+/// A temporary folder with a short path, as sockets need it; removed when dropped. Not under the
+/// checkout, which may be closed to the user that runs the server.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn make(owner: Option<&str>) -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
+        let failed = |why: &dyn std::fmt::Display| format!("cannot make {}: {why}", path.display());
+        DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&error))?;
+        let folder = Self { path: path.clone() };
+        match owner {
+            Some(user) if !succeeds(Command::new("chown").arg(user).arg(&path)) => {
+                Err(failed(&"chown failed"))
+            }
+            _ => Ok(folder),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes what a run left behind that was killed; its server ended with it.
+fn remove_abandoned() {
+    let folders = fs::read_dir(std::env::temp_dir()).ok().into_iter().flatten().flatten();
+    for folder in folders {
+        let name = folder.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER_PREFIX));
+        let own = std::process::id().to_string();
+        let alive = |id: &str| id != own && Path::new("/proc").join(id).exists();
+        let running = folder.path().join("data/postmaster.pid").exists();
+        if process.is_some_and(|id| !alive(id)) && !running && Path::new("/proc/self").exists() {
+            let _ = fs::remove_dir_all(folder.path());
+        }
+    }
+}
+
+/// Who is to run the server: nobody else unless we are root.
+fn other_user() -> Result<Option<&'static str>, String> {
+    let id = |arguments: &[&str]| output(Command::new("id").args(arguments));
+    if id(&["-u"]).is_none_or(|id| id != "0") {
+        return Ok(None);
+    }
+    if !has_setpriv() {
+        return Err("root needs setpriv (package util-linux) to run it as another user".to_owned());
+    }
+    let found = UNPRIVILEGED.into_iter().find(|user| id(&["-u", user]).is_some());
+    found.map(Some).ok_or_else(|| {
+        format!("it does not run as root, and there is no user {}", UNPRIVILEGED.join(" or "))
+    })
+}
+
+fn has_setpriv() -> bool {
+    succeeds(Command::new("setpriv").arg("--version"))
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// 32 hexadecimal digits that nobody else on this machine knows.
+fn password() -> Result<String, String> {
+    let mut random = [0; 16];
+    let filled = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+    filled.map_err(|error| format!("no randomness: {error}"))?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn write(path: &Path, text: impl AsRef<OsStr>) -> Result<(), String> {
+    fs::write(path, text.as_ref().as_encoded_bytes())
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(version("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)"), Some(15));
+        assert_eq!(version("postgres (PostgreSQL) 18beta1"), Some(18));
+        assert_eq!(version("postgres 15"), None);
+    }
+
+    #[test]
+    fn a_server_runs_until_it_is_dropped_and_leaves_nothing() {
+        let programs = find().unwrap_or_else(|| panic!("{}", install::line(&[PACKAGE])));
+        let server = Server::start(programs.clone()).unwrap();
+        let (port, folder) = (server.port, server.folder.path.clone());
+        let ask = |url: &str| {
+            let mut psql = Command::new(programs.join("psql"));
+            output(psql.args(["--no-psqlrc", "-w", "-Atc", "SHOW fsync", url]))
+        };
+        assert_eq!(ask(&server.url()).as_deref(), Some("on"));
+        let stranger = server.url().replace(&server.password, "wrong");
+        assert_eq!(ask(&stranger), None, "a wrong password lets nobody in");
+        drop(server);
+        assert!(!folder.exists());
+        assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the server still listens");
+    }
+}
