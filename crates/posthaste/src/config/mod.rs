@@ -139,10 +139,7 @@ impl Config {
         parse(&layers, "queue_url", queue)?;
         let database = parse(&layers, "database_url", Database::parse)?;
         Ok(Self {
-            listen: parse(&layers, "listen", |text| {
-                let hint = |_| "use an address and a port, such as 127.0.0.1:8071".to_owned();
-                text.trim().parse().map_err(hint)
-            })?,
+            listen: parse(&layers, "listen", listen)?,
             public_url: optional(&layers, "public_url", public_url)?,
             database_connections_max: parse(&layers, "database_connections_max", |text| {
                 value::number(text, CONNECTIONS_LEAST, CONNECTIONS_MOST)
@@ -179,12 +176,7 @@ impl Config {
                 value::bytes(text, least.next_power_of_two(), 1 << 36)
             })
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))?,
-            log: Log {
-                format: parse(&layers, "log.format", |text| {
-                    value::choice(text, &LogFormat::CHOICES)
-                })?,
-                level: parse(&layers, "log.level", |text| value::choice(text, &LEVELS))?,
-            },
+            log: log(&layers)?,
             history_kept_for: parse(&layers, "retention.history", |text| {
                 or_never(text, DAY, 36_500 * DAY)
             })?,
@@ -330,6 +322,18 @@ fn direct(
         return Ok(None);
     }
     Ok(direct)
+}
+
+fn listen(text: &str) -> Parsed<SocketAddr> {
+    let hint = |_| "use an address and a port, such as 127.0.0.1:8071".to_owned();
+    text.trim().parse().map_err(hint)
+}
+
+fn log(layers: &Layers) -> Result<Log, Failure> {
+    Ok(Log {
+        format: parse(layers, "log.format", |text| value::choice(text, &LogFormat::CHOICES))?,
+        level: parse(layers, "log.level", |text| value::choice(text, &LEVELS))?,
+    })
 }
 
 fn or_never(text: &str, least: Duration, most: Duration) -> Parsed<Option<Duration>> {
