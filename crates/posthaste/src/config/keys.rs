@@ -28,12 +28,12 @@ pub const KEYS: [Key; 31] = [
     key(
         "database_direct_url",
         None,
-        "The same PostgreSQL server past its pooler, for migrations and notifications.",
+        "The same PostgreSQL server past its pooler; migrations go there.",
     ),
     key(
         "database_connections_max",
         Some("8"),
-        "Connections of each process to PostgreSQL, beside one for notifications.",
+        "Connections of each process to PostgreSQL.",
     ),
     key("public_url", None, "Where browsers and clients reach the API; links begin with it."),
     key("queue_url", Some("store"), "What hands deliveries out; only `store` in this version."),

@@ -2,11 +2,14 @@
 
 use super::Ground;
 use super::world::*;
+use crate::history::DeadLetterFilter;
 use crate::outbox::Accepted;
 use crate::{Kind, Store};
-use posthaste_core::delivery::{DeliveryKey, DeliveryState, Verdict};
-use posthaste_core::endpoint::Application;
+use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState, Verdict};
+use posthaste_core::endpoint::{Application, DisabledReason, Endpoint};
 use posthaste_core::event::EventId;
+use posthaste_core::id::WorkerId;
+use posthaste_core::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -213,5 +216,141 @@ pub async fn record_against_recovery(ground: &dyn Ground) {
         }
         assert_eq!(world.state(job.delivery.key).await, DeliveryState::Delivered);
         assert!(world.claim(worker(2)).await.is_empty());
+    }
+}
+
+/// Three processes publish, deliver, give back, disable, enable, resend and recover at once, on the
+/// same few endpoints. Nothing fails, and in the end everything is delivered or given up.
+pub async fn f096_everything_at_once(ground: &dyn Ground) {
+    const MESSAGES: usize = 60;
+    let world = Arc::new(World::new(ground).await);
+    let application = Arc::new(world.application().await);
+    let mut endpoints = Vec::new();
+    for _ in 0..4 {
+        endpoints.push(world.endpoint(&application).await);
+    }
+    let endpoints = Arc::new(endpoints);
+    let published = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    // Each made from the one before, so that their rows of ids lie apart.
+    let mut last = Arc::clone(&world);
+    for number in 1..=3 {
+        let world = Arc::new(last.another(ground).await);
+        last = Arc::clone(&world);
+        for _ in 0..2 {
+            let (world, application) = (Arc::clone(&world), Arc::clone(&application));
+            let published = Arc::clone(&published);
+            tasks.spawn(async move {
+                for _ in 0..MESSAGES {
+                    while !publish_anew(&world, &application).await {}
+                    published.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        let goes_on = {
+            let published = Arc::clone(&published);
+            move || published.load(Ordering::SeqCst) < 6 * MESSAGES
+        };
+        let (claiming, running) = (Arc::clone(&world), goes_on.clone());
+        tasks.spawn(async move {
+            while running() {
+                deliver_some(&claiming, worker(number)).await;
+            }
+        });
+        let endpoints = Arc::clone(&endpoints);
+        tasks.spawn(async move {
+            while goes_on() {
+                meddle(&world, &endpoints[usize::from(number)], worker(number)).await;
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    finish(&world, &endpoints).await;
+    let status = world.store.status(world.now()).await.unwrap();
+    assert_eq!(status.pending + status.in_flight + status.held + status.awaiting_retry, 0);
+}
+
+/// `false`: the routes changed meanwhile.
+async fn publish_anew(world: &World, application: &Application) -> bool {
+    let acceptance = world.acceptance(world.message(application)).await;
+    match world.store.accept(acceptance).await.unwrap() {
+        Accepted::Committed => true,
+        Accepted::RoutesChanged => false,
+        other => panic!("unexpected answer {other:?}"),
+    }
+}
+
+/// Claims; every fifth is given back, every seventh is answered with 410, the others delivered.
+async fn deliver_some(world: &World, worker: WorkerId) {
+    let mut jobs = world.claim(worker).await;
+    let mut back = Vec::new();
+    let mut number = 0;
+    jobs.retain(|job| {
+        number += 1;
+        if number % 5 == 0 {
+            back.push(job.delivery);
+        }
+        number % 5 != 0
+    });
+    let records = jobs.iter().enumerate().map(|(index, job)| {
+        let (outcome, verdict) = match index % 7 {
+            6 => (status(410), Verdict::Dead(Cause::Final(status(410).class()))),
+            _ => (status(200), Verdict::Delivered),
+        };
+        (world.attempt(job, outcome, verdict), Arc::clone(&job.endpoint))
+    });
+    let records = records.collect();
+    let (recorded, given_back) =
+        tokio::join!(world.record_all(records), world.store.give_back(back, world.now()),);
+    assert!(recorded.stale.is_empty());
+    given_back.unwrap();
+}
+
+/// What people and the janitor do beside it.
+async fn meddle(world: &World, endpoint: &Endpoint, worker: WorkerId) {
+    for disabled in [Some(DisabledReason::Manual), None] {
+        let name = endpoint.id.to_string();
+        let found = world.store.endpoint(endpoint.application_id, &name).await.unwrap();
+        let mut changed = found.expect("the endpoint is there");
+        let read_at = changed.updated_at;
+        changed.disabled = disabled;
+        changed.updated_at = read_at.after(Duration::from_micros(1));
+        match world.store.update_endpoint(changed, read_at).await {
+            Ok(()) => {}
+            Err(error) => assert_eq!(error.kind(), Kind::Stale, "{error}"),
+        }
+        world.store.step(world.now()).await.unwrap();
+    }
+    world.store.heartbeat(worker, world.now()).await.unwrap();
+    world.store.recover(world.now(), Timestamp::MIN).await.unwrap();
+    let letters = world.store.dead_letters(DeadLetterFilter::default(), page(1)).await.unwrap();
+    for letter in letters.items {
+        world.store.resend(letter.key, world.now()).await.unwrap();
+    }
+    let states = [DeliveryState::Held];
+    world.store.start_task(world.replay(endpoint, &states)).await.unwrap();
+}
+
+/// Enables, replays what is held, and delivers until nothing is left.
+async fn finish(world: &World, endpoints: &[Endpoint]) {
+    for endpoint in endpoints {
+        world.change(endpoint, |endpoint| endpoint.disabled = None).await;
+        world.steps().await;
+        let task = world.replay(endpoint, &[DeliveryState::Held]);
+        world.store.start_task(task).await.unwrap();
+    }
+    world.steps().await;
+    loop {
+        let jobs = world.claim(worker(9)).await;
+        if jobs.is_empty() {
+            return;
+        }
+        let records = jobs.iter().map(|job| {
+            let record = world.attempt(job, status(200), Verdict::Delivered);
+            (record, Arc::clone(&job.endpoint))
+        });
+        world.record_all(records.collect()).await;
     }
 }

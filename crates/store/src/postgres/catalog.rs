@@ -6,6 +6,7 @@ use super::changes::{
     delete_endpoint, update_application, update_endpoint,
 };
 use super::db::{Column, Params, Tx, Uuid, params};
+use super::upkeep::sweep;
 use crate::catalog::{Begun, Catalog, EventTypeFilter, KeptAnswer, Page, Slice};
 use crate::outbox::IdempotencyKey;
 use crate::page::Walk;
@@ -52,10 +53,20 @@ pub(super) fn is_storable(name: &str) -> bool {
     !name.contains('\0')
 }
 
+/// Changes the catalogue in a transaction. What was kept of it is forgotten whatever came of it: an
+/// answer that was lost may have been that of a commit.
+macro_rules! change {
+    ($store:expr, |$tx:ident| $work:expr) => {{
+        let done = transact!($store.core, Write, |$tx| $work);
+        $store.cache.forget();
+        done
+    }};
+}
+
 #[async_trait]
 impl Catalog for PostgresStore {
     async fn create_application(&self, application: Application) -> Result<()> {
-        self.forgetting(transact!(self.core, Write, |tx| create_application(tx, &application).await))
+        change!(self, |tx| create_application(tx, &application).await)
     }
 
     async fn application(
@@ -85,16 +96,11 @@ impl Catalog for PostgresStore {
     }
 
     async fn update_application(&self, application: Application, read_at: Timestamp) -> Result<()> {
-        self.forgetting(transact!(self.core, Write, |tx| update_application(
-            tx,
-            &application,
-            read_at
-        )
-        .await))
+        change!(self, |tx| update_application(tx, &application, read_at).await)
     }
 
     async fn delete_application(&self, id: ApplicationId, now: Timestamp) -> Result<()> {
-        self.forgetting(transact!(self.core, Write, |tx| delete_application(tx, id, now).await))
+        change!(self, |tx| delete_application(tx, id, now).await)
     }
 
     async fn applications(
@@ -123,7 +129,7 @@ impl Catalog for PostgresStore {
     }
 
     async fn create_endpoint(&self, endpoint: Endpoint) -> Result<()> {
-        self.forgetting(transact!(self.core, Write, |tx| create_endpoint(tx, &endpoint).await))
+        change!(self, |tx| create_endpoint(tx, &endpoint).await)
     }
 
     async fn endpoint(&self, application: ApplicationId, name: &str) -> Result<Option<Endpoint>> {
@@ -142,20 +148,16 @@ impl Catalog for PostgresStore {
 
     async fn update_endpoint(&self, endpoint: Endpoint, read_at: Timestamp) -> Result<()> {
         let enabled = endpoint.disabled.is_none();
-        while !self
-            .forgetting(
-                transact!(self.core, Write, |tx| update_endpoint(tx, &endpoint, read_at).await)
-            )?
-        {
+        while !change!(self, |tx| update_endpoint(tx, &endpoint, read_at).await)? {
             debug_assert!(enabled, "only enabling has to wait for a sweep");
             // What waited when it was disabled is held first, in bounded steps.
-            transact!(self.core, Write, |tx| super::upkeep::sweep(tx, endpoint.id, read_at).await)?;
+            transact!(self.core, Write, |tx| sweep(tx, endpoint.id, read_at).await)?;
         }
         Ok(())
     }
 
     async fn delete_endpoint(&self, id: EndpointId, now: Timestamp) -> Result<()> {
-        self.forgetting(transact!(self.core, Write, |tx| delete_endpoint(tx, id, now).await))
+        change!(self, |tx| delete_endpoint(tx, id, now).await)
     }
 
     async fn endpoints(
@@ -263,13 +265,6 @@ async fn read_routes(tx: &Tx, id: ApplicationId) -> Result<Option<Arc<Routes>>> 
 }
 
 impl PostgresStore {
-    /// Whatever came of a change: what was kept is forgotten, because an answer that was lost may
-    /// have been that of a commit.
-    fn forgetting<T>(&self, done: Result<T>) -> Result<T> {
-        self.cache.forget();
-        done
-    }
-
     /// One statement that needs nothing else.
     async fn run(&self, sql: &str, key: Params<'_>) -> Result<u64> {
         transact!(self.core, Write, |tx| tx.run(sql, key).await)
