@@ -47,6 +47,7 @@ mod outbox;
 mod partitions;
 mod pool;
 mod record;
+mod tls;
 mod upkeep;
 mod writer;
 
