@@ -77,7 +77,7 @@ const TEST_ID: &str = "
     $$ SELECT ('018bcfe5-6800-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid $$;
 ";
 
-/// As in the pool's `Indexed`.
+/// As in the pool's `Indexed` and `Walk`.
 const INDEXED: &str = "
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;
@@ -138,7 +138,7 @@ const HOT: [(&str, &str, &[&str]); 21] = [
 /// Reads of history, as `HOT`; `after` and `before` stand for the ends of an open walk, `all` for
 /// filters of messages that are not set.
 const READS: [(&str, &str, &[&str]); 12] = [
-    ("message_by_id", "test_id(3), test_id(120003)", &["message_w#_pkey"]),
+    ("message_by_id", "test_id(3), test_id(120003)", &["message_w#_"]),
     ("message_by_event", "test_id(0), '17'", &["event_pkey", "message_w#_pkey"]),
     (
         "messages_page",
@@ -148,7 +148,7 @@ const READS: [(&str, &str, &[&str]); 12] = [
     (
         "attempts_of_message",
         "test_id(17), after, before, 51, all, null::bool, null::int8, null::uuid, test_id(0)",
-        &["attempt_w#_pkey", "message_w#_pkey"],
+        &["attempt_w#_pkey", "message_w#_"],
     ),
     (
         "attempts_of_endpoint",
@@ -319,13 +319,14 @@ async fn hot_queries_go_by_their_indexes() {
     .await;
 }
 
-/// With the planner's own settings, and statistics of any age: none reads a table whole that grows.
+/// With statistics of any age: none reads a table whole that grows.
 #[tokio::test]
 async fn reads_go_by_their_indexes() {
     with_database("reads", async |client| {
         client.batch_execute(TEST_ID).await.unwrap();
         client.batch_execute(FILL).await.unwrap();
         client.batch_execute(FILL_READS).await.unwrap();
+        client.batch_execute(INDEXED).await.unwrap();
         let mut wrong = Vec::new();
         for statistics in ["old", "fresh"] {
             for (name, values, indexes) in READS {
@@ -335,11 +336,7 @@ async fn reads_go_by_their_indexes() {
                     .replace("before", "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid");
                 let down = query(name).replace(" ASC", " DESC");
                 let plan = plan_of(client, name, &down, &values).await;
-                // An empty partition is read whole, and that is right.
-                let whole = plan.lines().any(|line| {
-                    line.contains("Seq Scan on")
-                        && (line.contains("_w2") || line.contains("delivery"))
-                });
+                let whole = plan.contains("Seq Scan on");
                 if whole || !indexes.iter().all(|index| goes_by(&plan, index)) {
                     wrong.push(format!("{name} with {statistics} statistics:\n{plan}"));
                 }
