@@ -1,5 +1,5 @@
 //! What only PostgreSQL can do to a process: be away, refuse a login, be of another version.
-#![expect(clippy::unwrap_used, reason = "a test may fail")]
+#![expect(clippy::disallowed_methods, reason = "waits for other processes, with a bound")]
 
 mod common;
 
@@ -108,11 +108,9 @@ async fn people_log_in_with_a_role_of_their_own() {
     let setup = Setup::on(Database::on_postgres());
     let own = setup.database().url().unwrap();
     let name = own.rsplit_once('/').unwrap().1.to_owned();
-    let role = format!(
-        "DO $$ BEGIN CREATE ROLE scram LOGIN PASSWORD 'p@ss/word'; \
-                        EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-    );
-    psql(&server_url(), &role);
+    let role = "DO $$ BEGIN CREATE ROLE scram LOGIN PASSWORD 'p@ss/word'; \
+                EXCEPTION WHEN duplicate_object THEN NULL; END $$";
+    psql(&server_url(), role);
     setup.database().sql(&format!("GRANT CREATE ON DATABASE {name} TO scram"));
     let (_, place) = own.rsplit_once('@').unwrap();
     let url = format!("postgres://scram:p%40ss%2Fword@{place}");
@@ -148,6 +146,23 @@ async fn a_worker_needs_no_folder() {
     server.endpoint(&application, &receiver.url("/"), json!({})).await;
     server.message(&application, "{}").await;
     server.status_until(|status| status["delivered_last_hour"] == 1).await;
+}
+
+#[test]
+fn the_benchmark_measures_a_server_only_when_asked() {
+    let setup = Setup::on(Database::on_postgres());
+    let words = ["bench", "--seconds", "1", "--rate", "40", "--json"];
+    let messages = "SELECT count(*) FROM posthaste.message";
+    printed(&ended(&setup, &["migrate"]));
+    printed(&ended(&setup, &words));
+    assert_eq!(setup.database().sql(messages), "0");
+    let text = printed(&ended(&setup, &[&words[..], &["--postgres"]].concat()));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&report["accepted"]["count"], &report["lost"]), (&json!(40), &json!(0)));
+    assert_eq!(setup.database().sql(messages), "40");
+    let file = setup.with("POSTHASTE_DATABASE_URL", "sqlite:x.db");
+    let line = complaint(&ended(&file, &["bench", "--postgres"]), 2);
+    assert!(line.contains("postgres://"), "{line}");
 }
 
 /// API processes and workers apart, some killed, and nothing is lost or counted twice.

@@ -1,6 +1,6 @@
 //! Measures how many messages a second a store accepts and records on its own, with 1 KiB payloads:
-//! `cargo run --release -p posthaste-store --example store_rate [SECONDS [URL]]`. Without the URL of
-//! an empty PostgreSQL database it is SQLite.
+//! `cargo run --release -p posthaste-store --example store_rate [SECONDS [URL]]`. Without the URL
+//! of an empty PostgreSQL database it is SQLite.
 //!
 //! Two runs: deliveries leased from the start (what a healthy server does), and with a claim
 //! between. The processor time per message is what decides, because HTTP needs the rest; that of

@@ -3,7 +3,7 @@
 //! Each case has a database of its own, made from a template that was migrated once, and dropped at
 //! its end.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
 use async_trait::async_trait;
 use posthaste_core::time::Timestamp;

@@ -54,13 +54,30 @@ const FILL: &str = "
     SELECT test_id(0), number::text, test_id(number) FROM generate_series(1, 20000) AS number;
 ";
 
+/// Forty applications with fifty endpoints each, and what there is to read of them.
+const FILL_READS: &str = "
+    INSERT INTO posthaste.endpoint
+        (id, application_id, url, description, version, metadata, headers, secrets, policy,
+         created_at, updated_at)
+    SELECT test_id(number), test_id(number % 40), '', '', 1, '', '', '', '', 0, 0
+    FROM generate_series(0, 1999) AS number;
+    INSERT INTO posthaste.message
+        (application_id, id, event_type, payload, created_at, expires_at)
+    SELECT test_id(1 + number % 39), test_id(number), 'order.paid', '\\x01', number, number
+    FROM generate_series(110001, 200000) AS number;
+    INSERT INTO posthaste.attempt
+        (message_id, id, endpoint_id, number, trigger, started_at, url, body_cut, total, verdict)
+    SELECT test_id(number), test_id(number), test_id(number % 2000), 1, 0, number, '', false, 1, ''
+    FROM generate_series(1, 100000) AS number;
+";
+
 /// Ids of the time that partitions were made for.
 const TEST_ID: &str = "
     CREATE FUNCTION test_id(number bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS
     $$ SELECT ('018bcfe5-6800-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid $$;
 ";
 
-/// As in the pool's `Indexed`.
+/// As in the pool's `Indexed` and `Walk`.
 const INDEXED: &str = "
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;
@@ -116,6 +133,51 @@ const HOT: [(&str, &str, &[&str]); 21] = [
     ("idempotency_find", "array[sha256('1')]", &["idempotency_pkey"]),
     ("event_find", "array[test_id(0)], array['17']", &["event_pkey"]),
     ("prune_payloads", "5, 10", &["message_w#_expires_at_idx"]),
+];
+
+/// Reads of history, as `HOT`; `after` and `before` stand for the ends of an open walk, `all` for
+/// filters of messages that are not set.
+const READS: [(&str, &str, &[&str]); 12] = [
+    ("message_by_id", "test_id(3), test_id(120003)", &["message_w#_"]),
+    ("message_by_event", "test_id(0), '17'", &["event_pkey", "message_w#_pkey"]),
+    (
+        "messages_page",
+        "test_id(3), after, before, 51, all, 1000",
+        &["message_w#_application_id_id_idx"],
+    ),
+    (
+        "attempts_of_message",
+        "test_id(17), after, before, 51, all, null::bool, null::int8, null::uuid, test_id(0)",
+        &["attempt_w#_pkey", "message_w#_"],
+    ),
+    (
+        "attempts_of_endpoint",
+        "test_id(17), after, before, 51, all, null::bool, null::int8, null::uuid",
+        &["attempt_w#_endpoint_id_id_idx"],
+    ),
+    (
+        "messages_of_endpoint",
+        "test_id(17), after, before, 51, all, null::text[], 1000",
+        &["delivery_pkey", "ended_w#_pkey", "message_w#_pkey"],
+    ),
+    (
+        "deliveries_of_message",
+        "test_id(3), after, before, 51, test_id(17)",
+        &["endpoint_page", "delivery_pkey", "ended_w#_pkey"],
+    ),
+    (
+        "dead_letters_page",
+        "null::uuid[], after, before, null::int8, null::int8, 51",
+        &["ended_w#_message_id_idx", "delivery_pkey"],
+    ),
+    (
+        "dead_letters_of_endpoint",
+        "null::uuid[], after, before, null::int8, null::int8, 51, test_id(100)",
+        &["ended_w#_endpoint_id_message_id_idx", "delivery_pkey"],
+    ),
+    ("health_waiting", "test_id(17)", &["delivery_due"]),
+    ("delivery_ended", "test_id(17), test_id(17)", &["ended_w#_pkey"]),
+    ("request_find", "sha256('1')", &["idempotency_pkey"]),
 ];
 
 fn url(database: Option<&str>) -> String {
@@ -190,7 +252,11 @@ async fn every_query_is_understood() {
 
 /// The plan of a query with these parameters.
 async fn plan(client: &Client, name: &str, values: &str) -> String {
-    let mut sql = query(name).trim_end().trim_end_matches(';').to_owned();
+    plan_of(client, name, &query(name), values).await
+}
+
+async fn plan_of(client: &Client, name: &str, query: &str, values: &str) -> String {
+    let mut sql = query.trim_end().trim_end_matches(';').to_owned();
     // From the last to the first, so that $1 does not cut $10.
     let values: Vec<String> = split(values);
     for (index, value) in values.iter().enumerate().rev() {
@@ -243,6 +309,35 @@ async fn hot_queries_go_by_their_indexes() {
                 let by_index = indexes.iter().all(|index| goes_by(&plan, index));
                 if !by_index || plan.contains("Seq Scan on") && !plan.contains("Seq Scan on worker")
                 {
+                    wrong.push(format!("{name} with {statistics} statistics:\n{plan}"));
+                }
+            }
+            client.batch_execute("ANALYZE").await.unwrap();
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    })
+    .await;
+}
+
+/// With statistics of any age: none reads a table whole that grows.
+#[tokio::test]
+async fn reads_go_by_their_indexes() {
+    with_database("reads", async |client| {
+        client.batch_execute(TEST_ID).await.unwrap();
+        client.batch_execute(FILL).await.unwrap();
+        client.batch_execute(FILL_READS).await.unwrap();
+        client.batch_execute(INDEXED).await.unwrap();
+        let mut wrong = Vec::new();
+        for statistics in ["old", "fresh"] {
+            for (name, values, indexes) in READS {
+                let values = values
+                    .replace("all", "null::text, null::text[], null::int8, null::int8")
+                    .replace("after", "'00000000-0000-0000-0000-000000000000'::uuid")
+                    .replace("before", "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid");
+                let down = query(name).replace(" ASC", " DESC");
+                let plan = plan_of(client, name, &down, &values).await;
+                let whole = plan.contains("Seq Scan on");
+                if whole || !indexes.iter().all(|index| goes_by(&plan, index)) {
                     wrong.push(format!("{name} with {statistics} statistics:\n{plan}"));
                 }
             }

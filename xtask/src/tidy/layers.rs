@@ -51,6 +51,10 @@ const OWNERS: [(&str, &[&str]); 6] = [
     ("", &["native-tls", "openssl*", "aws-lc-*", "sqlx*", "diesel*"]),
 ];
 
+/// What another crate may use too: the store speaks TLS to its server.
+const SHARED: [(&str, &[&str]); 1] =
+    [("posthaste-store", &["rustls", "rustls-native-certs", "tokio-rustls"])];
+
 /// What the crate that decides may not know: waiting, sockets and logs.
 const NOT_IN_CORE: [&str; 8] =
     ["tokio*", "async-*", "futures*", "hyper*", "http-body*", "mio", "tracing*", "log"];
@@ -150,6 +154,9 @@ fn owners(package: &Package) -> Vec<Finding> {
         let name = &dependency.name;
         let owner = OWNERS.iter().find(|(_, owned)| owned.iter().any(|own| is(name, own)));
         let message = match owner {
+            _ if SHARED.iter().any(|(user, of)| *user == package.name && of.contains(&&**name)) => {
+                continue;
+            }
             Some(("", _)) => format!("nobody may depend on `{name}`"),
             Some((owner, _)) if *owner != package.name => format!("`{name}` belongs to `{owner}`"),
             _ if package.name == "posthaste-core" && NOT_IN_CORE.iter().any(|no| is(name, no)) => {

@@ -30,11 +30,7 @@ pub const KEYS: [Key; 31] = [
         None,
         "The same PostgreSQL server past its pooler; migrations go there.",
     ),
-    key(
-        "database_connections_max",
-        Some("8"),
-        "Connections of each process to PostgreSQL.",
-    ),
+    key("database_connections_max", Some("8"), "Connections of each process to PostgreSQL."),
     key("public_url", None, "Where browsers and clients reach the API; links begin with it."),
     key("queue_url", Some("store"), "What hands deliveries out; only `store` in this version."),
     key("jwt_secret", None, "HS256 key of the API's tokens; made at the first start if unset."),

@@ -54,9 +54,9 @@ impl Database {
         self.server.as_ref().map(|server| url_of(&server.name))
     }
 
-    /// What PostgreSQL answers.
+    /// What PostgreSQL answers; only for a database there.
     pub fn sql(&self, text: &str) -> String {
-        psql(&self.url().expect("a database on PostgreSQL"), text)
+        psql(&self.url().unwrap(), text)
     }
 
     /// Takes the database away from everybody.

@@ -8,13 +8,13 @@
 use super::Core;
 use super::db::{Column, Tx, Uuid, params};
 use super::lanes::{micros, sql};
+use super::pick::{Admitted, earliest, find_waiting, leased, limits, pick_probe, write_leases};
 use crate::lanes::{Ended, Lane, LaneState, Tally, last_class, minute_of};
 use crate::outbox::{Claim, Claimed, ClaimedLane};
 use crate::pick::{Terms, Waiting, share};
 use crate::rows;
 use crate::{Error, Kind, Result};
-use posthaste_core::delivery::{Cause, Class, DeliveryKey, Lease, LeasedDelivery, Trigger};
-use posthaste_core::endpoint::Endpoint;
+use posthaste_core::delivery::{Cause, DeliveryKey, Lease, LeasedDelivery, Trigger};
 use posthaste_core::id::{ApplicationId, EndpointId, MessageId};
 use posthaste_core::lane::Admission;
 use posthaste_core::limiter::{LimiterState, RateLimit};
@@ -91,35 +91,6 @@ enum Loaded {
     Message(Arc<Message>),
     /// It has a payload, but what was loaded before was enough.
     Later,
-}
-
-/// A lane that may give something.
-struct Admitted {
-    lane: Lane,
-    endpoint: Arc<Endpoint>,
-    terms: Terms,
-    /// Waiting deliveries by class.
-    classes: Vec<Vec<Waiting>>,
-    /// Those that go, and how many might have.
-    candidates: Vec<Waiting>,
-    wanted: usize,
-    retry_at: Option<Timestamp>,
-    leased: Vec<(LeasedDelivery, Arc<Message>)>,
-}
-
-impl Admitted {
-    fn new(lane: Lane, endpoint: Arc<Endpoint>, terms: Terms) -> Self {
-        Self {
-            lane,
-            endpoint,
-            terms,
-            classes: Vec::new(),
-            candidates: Vec::new(),
-            wanted: 0,
-            retry_at: None,
-            leased: Vec::new(),
-        }
-    }
 }
 
 impl<'c> Run<'c> {
@@ -339,7 +310,7 @@ impl<'c> Run<'c> {
             .map(|admitted| admitted.lane.endpoint_id)
             .collect();
         let (_, _, _, earliest, waits) = tokio::try_join!(biased;
-            self.write_leases(tx, chosen),
+            write_leases(tx, self.claim, chosen),
             tx.remove_deliveries(&removed),
             tx.store_ended(&ended),
             earliest(tx, chosen),
@@ -391,29 +362,6 @@ impl<'c> Run<'c> {
             ended_at: self.claim.now,
             last_status: waiting.last_status,
         }
-    }
-
-    async fn write_leases(&self, tx: &Tx, chosen: &[Admitted]) -> Result<()> {
-        let leased = || chosen.iter().flat_map(|lane| &lane.leased).map(|(leased, _)| leased);
-        if leased().next().is_none() {
-            return Ok(());
-        }
-        let number = |read: fn(&LeasedDelivery) -> i64| leased().map(read).collect::<Column<i64>>();
-        let endpoints: Column<Uuid> = leased().map(|one| one.key.endpoint_id.into()).collect();
-        let messages: Column<Uuid> = leased().map(|one| one.key.message_id.into()).collect();
-        let planned: Column<Option<i64>> = leased().map(|one| one.planned_at.map(micros)).collect();
-        let row = params![
-            endpoints,
-            messages,
-            number(|one| one.lease.number.into()),
-            Uuid::from(self.claim.worker_id),
-            micros(self.claim.now.after(self.claim.lease_for)),
-            number(|one| one.attempt.into()),
-            number(|one| one.plan_attempt.into()),
-            number(|one| rows::trigger_column(one.trigger)),
-            planned,
-        ];
-        tx.run(sql::DELIVERY_LEASE, row).await.map(drop)
     }
 
     /// When the lane is due again; ends a ramp that has nothing left to pull forward.
@@ -490,129 +438,5 @@ impl<'c> Run<'c> {
         let states: Column<i64> =
             self.limits.values().map(|(_, state)| micros(state.next_at)).collect();
         tx.run(sql::APPLICATION_LIMIT_STORE, params![ids, states]).await.map(drop)
-    }
-}
-
-/// The one that goes as a probe: the next of the classes among those that are due, else whatever
-/// is due first. `classes` hold the earliest of each.
-fn pick_probe(classes: Vec<Vec<Waiting>>, now: Timestamp) -> Vec<Waiting> {
-    let earliest: Vec<Waiting> = classes.into_iter().flatten().collect();
-    let due = earliest.iter().position(|waiting| waiting.due_at <= now);
-    let first = || {
-        let by_time = earliest.iter().enumerate().min_by_key(|(_, waiting)| waiting.due_at);
-        by_time.map(|(index, _)| index)
-    };
-    let Some(index) = due.or_else(first) else { return Vec::new() };
-    earliest.into_iter().nth(index).into_iter().collect()
-}
-
-/// How many deliveries are under lease, of lanes that have a ramp.
-async fn leased(tx: &Tx, lanes: &[Lane]) -> Result<BTreeMap<EndpointId, i64>> {
-    let ramped = lanes.iter().filter(|lane| lane.health.ramp.is_some());
-    let ids: Column<Uuid> = ramped.map(|lane| lane.endpoint_id.into()).collect();
-    if ids.0.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let counts = tx.all(sql::LANE_LEASED, params![ids], |row| Ok((row.id()?, row.int()?))).await?;
-    Ok(counts.into_iter().collect())
-}
-
-/// The limiters of those applications that have one, locked.
-async fn limits(
-    tx: &Tx,
-    asked: &[ApplicationId],
-) -> Result<BTreeMap<ApplicationId, (RateLimit, LimiterState)>> {
-    if asked.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let ids: Column<Uuid> = asked.iter().map(|id| (*id).into()).collect();
-    let found = tx
-        .all(sql::APPLICATION_LIMIT, params![ids], |row| {
-            let id: ApplicationId = row.id()?;
-            let rate: Option<u16> = row.opt_number()?;
-            let state = LimiterState { next_at: row.time()? };
-            Ok(rate.map(|rate| (id, (RateLimit::per_second(rate), state))))
-        })
-        .await?;
-    Ok(found.into_iter().flatten().collect())
-}
-
-/// Reads what waits in the lanes, as much as each may give, by class.
-async fn find_waiting(tx: &Tx, admitted: &mut [Admitted], now: Timestamp) -> Result<()> {
-    let (mut ids, mut classes, mut until, mut limits) = (vec![], vec![], vec![], vec![]);
-    for lane in &*admitted {
-        for class in Class::ALL {
-            let terms = lane.terms;
-            // Replays keep the pace they were asked to have, unless one must serve as the probe.
-            let early = terms.early && (class != Class::Replay || terms.probe);
-            ids.push(Uuid::from(lane.lane.endpoint_id));
-            classes.push(class as i64);
-            until.push(micros(if early { Timestamp::MAX } else { now }));
-            limits.push(i64::try_from(terms.room).unwrap_or(i64::MAX));
-        }
-    }
-    let key = params![Column(ids), Column(classes), Column(until), Column(limits)];
-    let found = tx
-        .all(sql::WAITING_OF_CLASS, key, |row| {
-            let id: EndpointId = row.id()?;
-            Ok((id, Waiting::read(row)?))
-        })
-        .await?;
-    let mut by_lane: BTreeMap<EndpointId, Vec<Vec<Waiting>>> = BTreeMap::new();
-    for (id, waiting) in found {
-        let classes = by_lane.entry(id).or_insert_with(|| vec![Vec::new(); Class::ALL.len()]);
-        let index = Class::ALL.iter().position(|class| *class == waiting.class);
-        if let Some(of_class) = index.and_then(|index| classes.get_mut(index)) {
-            of_class.push(waiting);
-        }
-    }
-    for lane in admitted {
-        let mut found = by_lane.remove(&lane.lane.endpoint_id);
-        for of_class in found.iter_mut().flatten() {
-            of_class.sort_by_key(|waiting| waiting.due_at);
-        }
-        lane.classes = found.unwrap_or_else(|| vec![Vec::new(); Class::ALL.len()]);
-    }
-    Ok(())
-}
-
-/// When the next delivery of each lane is due.
-async fn earliest(tx: &Tx, chosen: &[Admitted]) -> Result<BTreeMap<EndpointId, Timestamp>> {
-    let ids: Column<Uuid> = chosen.iter().map(|lane| lane.lane.endpoint_id.into()).collect();
-    let found = tx.all(sql::WAITING_NEXT, params![ids], |row| Ok((row.id()?, row.time()?))).await?;
-    Ok(found.into_iter().collect())
-}
-
-impl Core {
-    /// The endpoints of locked lanes as they are now, from memory as far as they are there.
-    async fn endpoints_of(
-        &self,
-        tx: &Tx,
-        lanes: &[Lane],
-    ) -> Result<BTreeMap<EndpointId, Arc<Endpoint>>> {
-        let versions: BTreeMap<EndpointId, i64> =
-            lanes.iter().map(|lane| (lane.endpoint_id, lane.endpoint_version)).collect();
-        let mut found = BTreeMap::new();
-        {
-            let kept = self.endpoints();
-            for (id, now) in &versions {
-                if let Some((_, endpoint)) = kept.get(id).filter(|(version, _)| version == now) {
-                    found.insert(*id, Arc::clone(endpoint));
-                }
-            }
-        }
-        let missing = versions.keys().filter(|id| !found.contains_key(id));
-        let ids: Column<Uuid> = missing.map(|id| (*id).into()).collect();
-        if ids.0.is_empty() {
-            return Ok(found);
-        }
-        for endpoint in tx.all(sql::CLAIM_ENDPOINT, params![ids], rows::endpoint).await? {
-            let endpoint = Arc::new(endpoint);
-            if let Some(version) = versions.get(&endpoint.id) {
-                self.keep_endpoint(*version, Arc::clone(&endpoint));
-            }
-            found.insert(endpoint.id, endpoint);
-        }
-        Ok(found)
     }
 }

@@ -21,6 +21,9 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 pub(super) enum Mode {
     /// Reads; all its statements see the same state.
     Read,
+    /// As `Read`, with the planner kept on the indexes: a page of a list is the beginning of an
+    /// ordered walk, also where the statistics know nothing of a new week yet.
+    Walk,
     /// Reads and writes; each statement sees what is committed when it begins.
     Write,
     /// As `Write`, with the planner kept on the indexes: statistics of a queue are always old.

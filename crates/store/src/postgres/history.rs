@@ -76,7 +76,7 @@ impl History for PostgresStore {
             payload_bytes_max(),
         ];
         let sql = MESSAGES.sql(walk.descending);
-        transact!(self.core, Read, |tx| {
+        transact!(self.core, Walk, |tx| {
             within_bytes(tx, &walk, sql, key, rows::message, |message| message).await
         })
     }
@@ -136,7 +136,7 @@ impl History for PostgresStore {
         ];
         let sql = MESSAGES_OF_ENDPOINT.sql(walk.descending);
         let read = |row: &mut Fields<'_>| Ok((rows::message(row)?, rows::delivery(row)?));
-        transact!(self.core, Read, |tx| {
+        transact!(self.core, Walk, |tx| {
             within_bytes(tx, &walk, sql, key, read, |(message, _)| message).await
         })
     }
@@ -151,7 +151,7 @@ impl History for PostgresStore {
         let (after, before) = bounds(&walk);
         let key = params![Uuid::from(application), after, before, walk.rows(), Uuid::from(message)];
         let sql = DELIVERIES.sql(walk.descending);
-        let found = transact!(self.core, Read, |tx| tx.all(sql, key, rows::delivery).await)?;
+        let found = transact!(self.core, Walk, |tx| tx.all(sql, key, rows::delivery).await)?;
         Ok(walk.slice(found))
     }
 
@@ -172,7 +172,7 @@ impl History for PostgresStore {
         page: Page<MessageId>,
     ) -> Result<Slice<Delivery>> {
         let walk = Walk::newest_first(page);
-        transact!(self.core, Read, |tx| dead_letters(tx, &filter, &walk).await)
+        transact!(self.core, Walk, |tx| dead_letters(tx, &filter, &walk).await)
     }
 
     async fn health(&self, endpoint: EndpointId, now: Timestamp) -> Result<Option<EndpointHealth>> {
@@ -224,7 +224,7 @@ impl PostgresStore {
         ];
         let key = if application.is_some() { &key[..] } else { &key[..11] };
         let sql = list.sql(walk.descending);
-        let found = transact!(self.core, Read, |tx| tx.all(sql, key, rows::attempt).await)?;
+        let found = transact!(self.core, Walk, |tx| tx.all(sql, key, rows::attempt).await)?;
         Ok(walk.slice(found))
     }
 }

@@ -45,10 +45,15 @@ mod lanes;
 mod open;
 mod outbox;
 mod partitions;
+mod pick;
 mod pool;
 mod record;
+mod tls;
 mod upkeep;
 mod writer;
+
+#[cfg(test)]
+mod queries_tests;
 
 use crate::Result;
 use crate::cache::Cache;

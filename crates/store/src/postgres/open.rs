@@ -4,13 +4,14 @@ use super::PostgresOptions;
 use super::db::{Mode, Tx, failed, params};
 use super::partitions::make_first_partitions;
 use super::pool::{Connection, Pool};
+use super::tls::{Asked, Tls};
 use crate::Result;
 use crate::error::{Error, Kind};
 use crate::migrate::{Migration, pending};
 use posthaste_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::Config;
 
 pub(super) const MIGRATIONS: &[Migration] =
     &[Migration { number: 1, sql: include_str!("../../sql/postgres/schema/0001_initial.sql") }];
@@ -25,6 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where the server is and how it is spoken to.
 pub(super) struct Target {
     config: Config,
+    tls: Tls,
 }
 
 impl Target {
@@ -32,7 +34,8 @@ impl Target {
     /// `Unusable` when the text is no address of a PostgreSQL database. The text is not repeated:
     /// it may hold a password.
     pub fn parse(url: &str) -> Result<Self> {
-        let mut config: Config = url.parse().map_err(|_| {
+        let asked = Asked::of(url)?;
+        let mut config: Config = asked.url.parse().map_err(|_| {
             let text = "the database's address must look like \
                         postgres://user:password@host:5432/database";
             Error::new(Kind::Unusable, text)
@@ -43,11 +46,12 @@ impl Target {
         if config.get_application_name().is_none() {
             config.application_name("posthaste");
         }
-        Ok(Self { config })
+        config.ssl_mode(asked.mode);
+        Ok(Self { config, tls: asked.connector()? })
     }
 
     pub async fn connect(&self) -> Result<Connection> {
-        let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
+        let (client, connection) = self.config.connect(self.tls.clone()).await.map_err(failed)?;
         tokio::spawn(async move {
             // Whoever uses the client learns of it from its own call.
             if let Err(error) = connection.await {

@@ -20,6 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// Keeps the planner on ordered walks of indexes.
+const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+    SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; \
+    SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
+
 /// An open connection.
 pub(super) struct Connection {
     pub client: tokio_postgres::Client,
@@ -31,7 +36,7 @@ pub(super) struct Pool {
     places: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
     trouble: Mutex<Option<Trouble>>,
-    begin: [String; 3],
+    begin: [String; 4],
     /// So many commits fail, as if the disk were full.
     #[cfg(feature = "conformance")]
     faults: AtomicU32,
@@ -57,15 +62,13 @@ impl Pool {
         let limits = format!("SET LOCAL statement_timeout = {millis}");
         // Nobody waits for a row longer than half of that: what holds it is stuck.
         let locks = format!("SET LOCAL lock_timeout = {}", millis / 2);
+        let read = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}");
+        let write = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {limits}; {locks}");
         let begin = [
-            format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}"),
-            format!("BEGIN ISOLATION LEVEL READ COMMITTED; {limits}; {locks}"),
-            format!(
-                "BEGIN ISOLATION LEVEL READ COMMITTED; {limits}; {locks}; \
-                 SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
-                 SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; \
-                 SET LOCAL enable_mergejoin = off; SET LOCAL jit = off"
-            ),
+            read.clone(),
+            format!("{read}; {BY_INDEX}"),
+            write.clone(),
+            format!("{write}; {BY_INDEX}"),
         ];
         Arc::new(Self {
             target,
