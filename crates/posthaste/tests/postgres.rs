@@ -194,3 +194,24 @@ async fn many_processes_are_one_product() {
     let requests = common::facts::by_message(&receiver.requests());
     assert_eq!(requests.len(), MESSAGES);
 }
+
+/// A worker that only looked every second would need a second for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_hears_at_once_of_what_another_process_accepted() {
+    const MESSAGES: usize = 40;
+    let receiver = Receiver::always(Reply::ok()).await;
+    let api = ["serve", "--dev", "--no-worker", "--listen", "127.0.0.1:0"];
+    let setup = Setup::on(Database::on_postgres()).command(&api);
+    let server = setup.start();
+    let _worker = setup.worker().start();
+    let application = server.application().await;
+    server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    server.message(&application, "{}").await;
+    receiver.wait_for(1).await;
+    let since = Instant::now();
+    for number in 2..=MESSAGES {
+        server.message(&application, "{}").await;
+        receiver.wait_for(number).await;
+    }
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+}

@@ -48,14 +48,19 @@ impl Queue {
         }
     }
 
-    /// Tells the worker of this process that something may be due.
+    /// Tells the worker of this process, and those of others, that something may be due.
     pub fn nudge(&self) {
         self.nudge.notify_one();
+        self.store.nudge();
     }
 
-    /// Returns when somebody nudged since the last call.
+    /// Returns when somebody nudged since the last call, here or, where the store can tell,
+    /// elsewhere.
     pub async fn nudged(&self) {
-        self.nudge.notified().await;
+        tokio::select! {
+            () = self.nudge.notified() => {}
+            () = self.store.nudged() => {}
+        }
     }
 
     /// # Errors

@@ -40,6 +40,14 @@ pub trait Upkeep: Send + Sync {
     /// some for later. Returns how many messages went.
     async fn forget(&self, accepted_before: Timestamp) -> Result<u64>;
 
+    /// Tells other processes that something may be due. It costs the caller nothing: many calls
+    /// become few words. A hint, which may be lost.
+    fn nudge(&self);
+
+    /// Returns when another process nudged since the last call, where there is a way to hear of it;
+    /// it may also return for nothing. For one task of a process. May be dropped at any time.
+    async fn nudged(&self);
+
     /// Whether the store can be read and written.
     async fn check(&self) -> Result<()>;
 

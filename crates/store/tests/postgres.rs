@@ -141,6 +141,9 @@ impl Ground for Case {
 
 posthaste_store::conformance_tests!(Case::new());
 
+#[path = "postgres/nudges.rs"]
+mod nudges;
+
 mod own {
     use super::*;
     use posthaste_core::id::WorkerId;

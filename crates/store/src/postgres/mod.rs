@@ -42,6 +42,8 @@ mod claim;
 mod db;
 mod history;
 mod lanes;
+mod listener;
+mod nudges;
 mod open;
 mod outbox;
 mod partitions;
@@ -58,6 +60,7 @@ mod queries_tests;
 use crate::Result;
 use crate::cache::Cache;
 use db::Tx;
+use nudges::Nudges;
 use open::Target;
 use pool::Pool;
 use posthaste_core::endpoint::Endpoint;
@@ -85,6 +88,8 @@ pub struct PostgresOptions {
     pub statement_timeout: Duration,
     /// The server itself, where the ordinary address is that of a pooler.
     pub direct_url: Option<String>,
+    /// How often the connection that hears nudges is asked whether it lives.
+    pub listen_check_every: Duration,
 }
 
 impl Default for PostgresOptions {
@@ -94,6 +99,7 @@ impl Default for PostgresOptions {
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(15),
             direct_url: None,
+            listen_check_every: Duration::from_secs(10),
         }
     }
 }
@@ -113,6 +119,7 @@ pub struct PostgresStore {
     core: Arc<Core>,
     writer: Writer,
     cache: Cache,
+    nudges: Nudges,
 }
 
 /// What the writer's task and the callers share.
@@ -140,12 +147,11 @@ impl PostgresStore {
         let direct = Pool::new(options.direct_target(url)?, options.clone());
         open::prepare(&direct, now).await?;
         direct.close();
-        let core = Arc::new(Core {
-            pool: Pool::new(Target::parse(url)?, options),
-            endpoints: Mutex::default(),
-        });
+        let pool = Pool::new(Target::parse(url)?, options.clone());
+        let nudges = Nudges::start(&pool, options.direct_target(url)?, &options);
+        let core = Arc::new(Core { pool, endpoints: Mutex::default() });
         let writer = Writer::start(&core);
-        Ok(Self { core, writer, cache: Cache::default() })
+        Ok(Self { core, writer, cache: Cache::default(), nudges })
     }
 
     /// Makes the next `count` commits fail as a full disk would.

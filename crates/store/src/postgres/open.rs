@@ -9,9 +9,10 @@ use crate::Result;
 use crate::error::{Error, Kind};
 use crate::migrate::{Migration, pending};
 use posthaste_core::time::Timestamp;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_postgres::Config;
+use tokio_postgres::{AsyncMessage, Config, Notification};
 
 pub(super) const MIGRATIONS: &[Migration] =
     &[Migration { number: 1, sql: include_str!("../../sql/postgres/schema/0001_initial.sql") }];
@@ -22,6 +23,8 @@ const SERVER_VERSION_MIN: i64 = 140_000;
 const MIGRATION_LOCK: i64 = 0x7068_7374;
 /// How long to wait for the server when a connection is made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent before the system asks whether the other end lives.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// Where the server is and how it is spoken to.
 pub(super) struct Target {
@@ -43,6 +46,10 @@ impl Target {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
+        // A server that vanished without a word is found out within half a minute.
+        config.keepalives_idle(KEEPALIVE_EVERY);
+        config.keepalives_interval(KEEPALIVE_EVERY / 2);
+        config.keepalives_retries(3);
         if config.get_application_name().is_none() {
             config.application_name("posthaste");
         }
@@ -51,11 +58,26 @@ impl Target {
     }
 
     pub async fn connect(&self) -> Result<Connection> {
-        let (client, connection) = self.config.connect(self.tls.clone()).await.map_err(failed)?;
+        self.connect_and_hear(|_| {}).await
+    }
+
+    /// A connection whose notifications go to `hear`.
+    pub async fn connect_and_hear(
+        &self,
+        mut hear: impl FnMut(&Notification) + Send + 'static,
+    ) -> Result<Connection> {
+        let (client, mut connection) = self.config.connect(self.tls.clone()).await.map_err(failed)?;
         tokio::spawn(async move {
-            // Whoever uses the client learns of it from its own call.
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to the database ended");
+            loop {
+                match poll_fn(|context| connection.poll_message(context)).await {
+                    Some(Ok(AsyncMessage::Notification(notification))) => hear(&notification),
+                    Some(Ok(_)) => {}
+                    // Whoever uses the client learns of it from its own call.
+                    Some(Err(error)) => {
+                        return tracing::debug!(%error, "a connection to the database ended");
+                    }
+                    None => return,
+                }
             }
         });
         Ok(Connection { client })

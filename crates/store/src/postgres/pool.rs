@@ -190,7 +190,7 @@ impl Place {
 }
 
 /// Between half and all of the doubled wait, so that processes do not come back in step.
-fn wait(failures: u32) -> Duration {
+pub(super) fn wait(failures: u32) -> Duration {
     let full = RETRY_FIRST.saturating_mul(1 << failures.min(10).saturating_sub(1)).min(RETRY_MAX);
     let roll = u32::try_from(RandomState::new().hash_one(failures) % 1_000).unwrap_or(0);
     full / 2 + full / 2 * roll / 1_000

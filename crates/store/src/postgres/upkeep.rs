@@ -116,6 +116,14 @@ impl Upkeep for PostgresStore {
         drop_partitions(&self.core, accepted_before).await
     }
 
+    fn nudge(&self) {
+        self.nudges.send();
+    }
+
+    async fn nudged(&self) {
+        self.nudges.heard().await;
+    }
+
     async fn check(&self) -> Result<()> {
         transact!(self.core, Write, |tx| {
             tx.get(sql::CHECK, params![], |row| row.int()).await?;
@@ -124,6 +132,7 @@ impl Upkeep for PostgresStore {
     }
 
     async fn close(&self) -> Result<()> {
+        self.nudges.close();
         self.writer.close().await;
         self.core.pool.close();
         Ok(())

@@ -112,6 +112,13 @@ impl Upkeep for SqliteStore {
         }
     }
 
+    /// Processes on one file are few, and look for themselves.
+    fn nudge(&self) {}
+
+    async fn nudged(&self) {
+        std::future::pending().await
+    }
+
     async fn check(&self) -> Result<()> {
         self.read(|db| db.get(sql::CHECK, [], |row| row.int()).map(drop)).await?;
         let write = |tx: &mut Tx<'_>| tx.db.run(sql::CHECK_WRITE, []).map(drop);
