@@ -1,6 +1,7 @@
 //! `cargo xtask chaos`: kill -9 at random moments under load, and no message may be lost.
 //!
-//! The test itself is `crates/posthaste/tests/chaos.rs`; here it only gets more rounds.
+//! The tests are `chaos.rs`, `chaos_postgres.rs` and `cluster.rs` of `crates/posthaste/tests`; here
+//! the first two only get more rounds.
 
 use crate::process::{announce, cargo, run as run_program};
 use crate::services;
@@ -17,7 +18,8 @@ pub fn run(workspace: &Workspace, rounds: u32) -> Result<(), Failure> {
     announce(&format!("chaos, {rounds} rounds"));
     run_program(
         cargo(workspace)
-            .args(["test", "--package", "posthaste", "--test", "chaos"])
+            .args(["test", "--package", "posthaste"])
+            .args(["--test", "chaos", "--test", "chaos_postgres", "--test", "cluster"])
             .args(["--", "--include-ignored", "--nocapture"])
             .envs(provided.environment())
             .env(ROUNDS_VARIABLE, rounds.to_string()),

@@ -5,15 +5,13 @@
 
 mod common;
 
-use common::{Setup, token};
+use common::Setup;
+use common::load::Load;
 use posthaste_testkit::{Receiver, Reply};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-const PUBLISHERS: u64 = 4;
 /// Requests between two kills, at least and at most.
 const REQUESTS: std::ops::Range<u64> = 20..400;
 /// Answers of a life that may have been unrecorded when it was killed.
@@ -61,7 +59,7 @@ async fn nothing_is_lost_when_the_process_is_killed_again_and_again() {
     let application = server.application().await;
     server.endpoint(&application, &receiver.url("/hook"), Value::Null).await;
 
-    let load = Load::start(server.url(), &application);
+    let load = Load::start(vec![server.url()], &application);
     for _ in 0..rounds {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let more = REQUESTS.start + (dice >> 33) % (REQUESTS.end - REQUESTS.start);
@@ -69,7 +67,7 @@ async fn nothing_is_lost_when_the_process_is_killed_again_and_again() {
         server.kill();
         ledger.lock().unwrap().end_life();
         server = setup.start();
-        load.turn_to(server.url());
+        load.turn_to(0, server.url());
     }
     let accepted = load.stop();
     let status = server
@@ -117,69 +115,6 @@ impl Ledger {
         }
         count
     }
-}
-
-/// Publishers that go on over restarts, and what was accepted.
-struct Load {
-    address: Arc<Mutex<String>>,
-    stopping: Arc<AtomicBool>,
-    threads: Vec<std::thread::JoinHandle<Vec<u64>>>,
-}
-
-impl Load {
-    fn start(url: String, application: &str) -> Self {
-        let address = Arc::new(Mutex::new(url));
-        let stopping = Arc::new(AtomicBool::new(false));
-        let next = Arc::new(AtomicU64::new(0));
-        let publisher = || {
-            let (address, stopping, next) = (address.clone(), stopping.clone(), next.clone());
-            let path = format!("/api/v1/app/{application}/msg");
-            std::thread::spawn(move || publish(&address, &path, &stopping, &next))
-        };
-        let threads = (0..PUBLISHERS).map(|_| publisher()).collect();
-        Self { address, stopping, threads }
-    }
-
-    fn turn_to(&self, url: String) {
-        *self.address.lock().unwrap() = url;
-    }
-
-    /// Every number that was answered with 202.
-    fn stop(self) -> BTreeSet<u64> {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    }
-}
-
-fn publish(
-    address: &Mutex<String>,
-    path: &str,
-    stopping: &AtomicBool,
-    next: &AtomicU64,
-) -> Vec<u64> {
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(Duration::from_secs(10)))
-        .build();
-    let agent: ureq::Agent = config.into();
-    let authorization = format!("Bearer {}", token());
-    let mut accepted = Vec::new();
-    while !stopping.load(Ordering::Relaxed) {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        let url = format!("{}{path}", address.lock().unwrap());
-        let body = format!(r#"{{"eventType":"chaos","payload":{{"number":{number}}}}}"#);
-        let answer = agent
-            .post(&url)
-            .header("authorization", &authorization)
-            .header("content-type", "application/json")
-            .send(body);
-        match answer {
-            Ok(answer) if answer.status() == 202 => accepted.push(number),
-            // Nobody listens while the server is down; the number is not used again.
-            Ok(_) | Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
-    accepted
 }
 
 async fn receiver(ledger: Arc<Mutex<Ledger>>) -> Receiver {

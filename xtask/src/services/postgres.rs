@@ -102,7 +102,7 @@ fn install() -> Result<(), String> {
 }
 
 /// The folder of the newest programs that are new enough.
-fn find() -> Option<PathBuf> {
+pub fn find() -> Option<PathBuf> {
     let named = output(Command::new("pg_config").arg("--bindir")).map(PathBuf::from);
     let debian = fs::read_dir("/usr/lib/postgresql").ok().into_iter().flatten();
     let debian = debian.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
@@ -121,7 +121,7 @@ fn version(text: &str) -> Option<u32> {
 }
 
 /// A running server; stopped, and its folder removed, when dropped.
-struct Server {
+pub struct Server {
     programs: PathBuf,
     folder: Folder,
     /// Who runs it, if we may not.
@@ -132,19 +132,57 @@ struct Server {
     process: Option<Child>,
 }
 
+/// How a server is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Clients are told to go, and everything is written.
+    Fast,
+    /// As a crash would: the next start recovers.
+    Immediate,
+}
+
 impl Server {
-    fn start(programs: PathBuf) -> Result<Self, String> {
+    /// Makes a server of its own out of these programs and starts it.
+    ///
+    /// # Errors
+    /// Why that is not possible, in one line.
+    pub fn start(programs: PathBuf) -> Result<Self, String> {
         let user = other_user()?;
         let folder = Folder::make(user)?;
         let password = password()?;
         let mut server = Self { programs, folder, user, password, port: 0, process: None };
         server.initialise()?;
         for _ in 0..STARTS_MAX {
+            server.port = free_port().map_err(|error| format!("no free port: {error}"))?;
             if server.try_start()? {
                 return Ok(server);
             }
         }
         Err(format!("PostgreSQL does not start: {}", server.last_words()))
+    }
+
+    /// Stops it, and starts it again at the same address.
+    ///
+    /// # Errors
+    /// It does not come back.
+    pub fn restart(&mut self, stop: Stop) -> Result<(), String> {
+        self.stop(stop);
+        match self.try_start()? {
+            true => Ok(()),
+            false => Err(format!("PostgreSQL does not start again: {}", self.last_words())),
+        }
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        let Some(process) = &mut self.process else { return };
+        let signal = match stop {
+            Stop::Fast => "-INT",
+            Stop::Immediate => "-QUIT",
+        };
+        if !succeeds(Command::new("kill").args([signal, &process.id().to_string()])) {
+            let _ = process.kill();
+        }
+        let _ = process.wait();
     }
 
     fn initialise(&self) -> Result<(), String> {
@@ -173,7 +211,6 @@ impl Server {
     /// `false`: it ended at once, most likely because somebody else has its port.
     #[expect(clippy::disallowed_methods, reason = "waits for another program, with a bound")]
     fn try_start(&mut self) -> Result<bool, String> {
-        self.port = free_port().map_err(|error| format!("no free port: {error}"))?;
         let log = File::create(self.log()).map_err(|error| format!("no log: {error}"))?;
         let mut postgres = self.command("postgres");
         postgres.arg("-D").arg(self.data()).args(["-p", &self.port.to_string()]);
@@ -225,7 +262,8 @@ impl Server {
         self.folder.path.join("log")
     }
 
-    fn url(&self) -> String {
+    /// A superuser's.
+    pub fn url(&self) -> String {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/postgres", self.password, self.port)
     }
 
@@ -237,13 +275,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let Some(process) = &mut self.process else { return };
-        // Fast shutdown: clients are told to go, and nothing is left in shared memory.
-        let stopped = succeeds(Command::new("kill").args(["-INT", &process.id().to_string()]));
-        if !stopped {
-            let _ = process.kill();
-        }
-        let _ = process.wait();
+        self.stop(Stop::Fast);
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Database {
 
 /// A database on the server; dropped with all who still use it.
 pub struct OnServer {
+    /// A superuser's way to the server.
+    server: String,
     name: String,
 }
 
@@ -38,11 +40,16 @@ impl Database {
     }
 
     pub fn on_postgres() -> Self {
+        Self::on(server_url())
+    }
+
+    /// On a server of the test's own; a superuser's URL.
+    pub fn on(server: String) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{number}", std::process::id());
-        psql(&server_url(), &format!("CREATE DATABASE {name}"));
-        Self { folder: tempfile::tempdir().unwrap(), server: Some(OnServer { name }) }
+        psql(&server, &format!("CREATE DATABASE {name}"));
+        Self { folder: tempfile::tempdir().unwrap(), server: Some(OnServer { server, name }) }
     }
 
     pub fn folder(&self) -> &Path {
@@ -51,7 +58,7 @@ impl Database {
 
     /// With a password; `None`: it is a file.
     pub fn url(&self) -> Option<String> {
-        self.server.as_ref().map(|server| url_of(&server.name))
+        self.server.as_ref().map(|it| sibling(&it.server, &it.name))
     }
 
     /// What PostgreSQL answers; only for a database there.
@@ -69,7 +76,8 @@ impl Database {
         server.allow(false);
         let name = &server.name;
         let others = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}'");
-        psql(&server_url(), &format!("SELECT pg_terminate_backend(pid) FROM ({others}) AS other"));
+        let end = format!("SELECT pg_terminate_backend(pid) FROM ({others}) AS other");
+        psql(&server.server, &end);
         Held::OnServer(server)
     }
 
@@ -95,7 +103,7 @@ impl Database {
 impl OnServer {
     fn allow(&self, allowed: bool) {
         let name = &self.name;
-        psql(&server_url(), &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}"));
+        psql(&self.server, &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}"));
     }
 }
 
@@ -103,7 +111,7 @@ impl Drop for OnServer {
     fn drop(&mut self) {
         let text = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         // The server may be gone already; a test that failed says so itself.
-        let _ = psql_command(&server_url(), &text).output();
+        let _ = psql_command(&self.server, &text).output();
     }
 }
 
@@ -123,7 +131,10 @@ pub fn server_url() -> String {
 
 /// The same server, another database.
 pub fn url_of(database: &str) -> String {
-    let url = server_url();
+    sibling(&server_url(), database)
+}
+
+fn sibling(url: &str, database: &str) -> String {
     let (server, _) = url.rsplit_once('/').unwrap();
     format!("{server}/{database}")
 }

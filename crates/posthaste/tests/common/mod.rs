@@ -5,6 +5,7 @@
 
 pub mod database;
 pub mod facts;
+pub mod load;
 pub mod output;
 
 use base64::Engine;

@@ -66,7 +66,8 @@ impl Target {
         &self,
         mut hear: impl FnMut(&Notification) + Send + 'static,
     ) -> Result<Connection> {
-        let (client, mut connection) = self.config.connect(self.tls.clone()).await.map_err(failed)?;
+        let (client, mut connection) =
+            self.config.connect(self.tls.clone()).await.map_err(failed)?;
         tokio::spawn(async move {
             loop {
                 match poll_fn(|context| connection.poll_message(context)).await {
