@@ -6,7 +6,7 @@
 use crate::{POLL_EVERY, Shared};
 use posthaste_core::limits::{HEARTBEAT_EVERY, HEARTBEAT_LOST_AFTER};
 use posthaste_core::time::Timestamp;
-use posthaste_store::upkeep::Step;
+use posthaste_store::upkeep::{Refused, Step, TakenIn};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +15,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 /// Between two bounded steps of long work, so that it does not crowd out deliveries.
 const STEP_PAUSE: Duration = Duration::from_millis(5);
+/// After word of something enqueued, more may come for so long without a word.
+const ENQUEUED_GATHER_FOR: Duration = Duration::from_millis(60);
 
 /// Runs until it is aborted: the worker says that it lives until its last attempt is recorded.
 pub async fn run(shared: Arc<Shared>) {
@@ -25,6 +27,7 @@ pub async fn run(shared: Arc<Shared>) {
         every(TIDY_EVERY, || tidy(&shared)),
         every(PRUNE_EVERY, || prune(&shared)),
         steps(&shared),
+        take_in(&shared),
     );
 }
 
@@ -131,6 +134,38 @@ async fn steps(shared: &Shared) {
             }
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Accepts what applications enqueue in the database itself.
+async fn take_in(shared: &Shared) {
+    loop {
+        let heard = tokio::time::timeout(POLL_EVERY, shared.store.enqueued()).await.is_ok();
+        take_in_all(shared).await;
+        if heard {
+            // Of transactions that commit about now, one tells for all; look again for the rest.
+            tokio::time::sleep(ENQUEUED_GATHER_FOR).await;
+            take_in_all(shared).await;
+        }
+    }
+}
+
+async fn take_in_all(shared: &Shared) {
+    loop {
+        match shared.store.take_in(shared.clock.now()).await {
+            Ok(TakenIn { accepted, due, refused }) => {
+                for Refused { message_id, why } in &refused {
+                    tracing::warn!(%message_id, why, "janitor.enqueued_refused");
+                }
+                if due {
+                    shared.queue.nudge();
+                }
+                if accepted == 0 && refused.is_empty() {
+                    return;
+                }
+            }
+            Err(error) => return tracing::warn!(%error, "janitor.take_in_failed"),
+        }
     }
 }
 

@@ -48,6 +48,13 @@ pub trait Upkeep: Send + Sync {
     /// it may also return for nothing. For one task of a process. May be dropped at any time.
     async fn nudged(&self);
 
+    /// Accepts messages that applications enqueued in the database itself, in transactions of
+    /// their own, where there is a way to: a bounded number, the oldest first, each once.
+    async fn take_in(&self, now: Timestamp) -> Result<TakenIn>;
+
+    /// Returns when something may have been enqueued since the last call, as `nudged` does.
+    async fn enqueued(&self);
+
     /// Whether the store can be read and written.
     async fn check(&self) -> Result<()>;
 
@@ -63,6 +70,24 @@ pub enum Step {
     Worked {
         due: bool,
     },
+}
+
+/// What was taken in; nothing at all: there is no more for now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenIn {
+    /// Messages accepted.
+    pub accepted: usize,
+    /// Deliveries became due.
+    pub due: bool,
+    /// They stay in the database for people to see.
+    pub refused: Vec<Refused>,
+}
+
+/// A message that was enqueued and cannot be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub message_id: MessageId,
+    pub why: &'static str,
 }
 
 /// Replays deliveries of one endpoint: those given up or held, of messages accepted in a window.

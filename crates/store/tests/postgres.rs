@@ -180,7 +180,7 @@ mod own {
         }
         let client = connect(&database.url()).await;
         let count = client.query_one("SELECT count(*) FROM posthaste.migration", &[]).await;
-        assert_eq!(count.unwrap().get::<_, i64>(0), 1);
+        assert_eq!(count.unwrap().get::<_, i64>(0), 2);
     }
 
     #[tokio::test]

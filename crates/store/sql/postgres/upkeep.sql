@@ -175,3 +175,47 @@ SELECT count(*) FROM posthaste.migration;
 -- name: check_write
 -- Whether it can be written: a change that changes nothing.
 DELETE FROM posthaste.worker WHERE id IS NULL;
+
+-- name: enqueued_take
+-- only here: an application's own transaction reaches no SQLite file of ours.
+-- $1 how many, $2 how many bytes of payloads; the first goes whatever its size. Index
+-- enqueued_next. Those that another worker takes in are passed over.
+WITH taken AS MATERIALIZED (
+    SELECT message_id, application_id, event_id, event_type, channels, payload
+    FROM posthaste.enqueued
+    WHERE refused IS NULL
+    ORDER BY message_id
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+), sized AS (
+    SELECT message_id, sum(octet_length(payload)) OVER (ORDER BY message_id) AS bytes,
+        row_number() OVER (ORDER BY message_id) AS place
+    FROM taken
+)
+SELECT taken.message_id, application_id, event_id, event_type, channels, payload
+FROM taken JOIN sized ON sized.message_id = taken.message_id
+WHERE bytes <= $2 OR place = 1
+ORDER BY place;
+
+-- name: enqueued_delete
+-- only here: see enqueued_take.
+-- $1 messages, which are locked. Primary key.
+DELETE FROM posthaste.enqueued WHERE message_id = ANY ($1);
+
+-- name: enqueued_refuse
+-- only here: see enqueued_take.
+-- $1 messages, which are locked, $2 why each. Primary key.
+UPDATE posthaste.enqueued SET refused = why
+FROM unnest($1::uuid[], $2::text[]) AS odd (message_id, why)
+WHERE enqueued.message_id = odd.message_id;
+
+-- name: prune_enqueued
+-- only here: see enqueued_take.
+-- $1 refused messages before this id, $2 how many. Index enqueued_refused.
+DELETE FROM posthaste.enqueued
+WHERE message_id = ANY (ARRAY(
+    SELECT message_id FROM posthaste.enqueued
+    WHERE refused IS NOT NULL AND message_id < $1
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+));

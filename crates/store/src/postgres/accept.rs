@@ -15,6 +15,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Accepts and commits. Loses a race when a key or an event id is taken meanwhile.
 pub(super) async fn accept(tx: &Tx, batch: &[Acceptance]) -> Result<Vec<Accepted>> {
+    let weighed = weigh(tx, batch).await?;
+    if weighed.new.is_empty() {
+        tx.roll_back().await?;
+    } else {
+        weighed.write(tx, async { Ok(()) }).await?;
+    }
+    Ok(weighed.answers)
+}
+
+/// Finds out what is to become of each message; writes nothing.
+pub(super) async fn weigh<'b>(tx: &Tx, batch: &'b [Acceptance]) -> Result<Weighed<'b>> {
+    if batch.is_empty() {
+        return Ok(Weighed::default());
+    }
     let mut known = Known::read(tx, batch).await?;
     let answers: Vec<Accepted> = batch.iter().map(|acceptance| known.decide(acceptance)).collect();
     let new: Vec<&Acceptance> = batch
@@ -23,21 +37,46 @@ pub(super) async fn accept(tx: &Tx, batch: &[Acceptance]) -> Result<Vec<Accepted
         .filter(|(_, answer)| **answer == Accepted::Committed)
         .map(|(acceptance, _)| acceptance)
         .collect();
-    if new.is_empty() {
-        tx.roll_back().await?;
-        return Ok(answers);
-    }
     let deliveries = Deliveries::of(&new)?;
-    tokio::try_join!(biased;
-        tx.see_workers(&deliveries.workers_seen),
-        insert_keys(tx, &new, &known.expired),
-        insert_events(tx, &new),
-        insert_messages(tx, &new),
-        deliveries.insert(tx),
-        tx.pull_lanes(&deliveries.due),
-        tx.commit(),
-    )?;
-    Ok(answers)
+    Ok(Weighed { answers, new, expired: known.expired, deliveries })
+}
+
+/// A batch that is decided about.
+#[derive(Default)]
+pub(super) struct Weighed<'b> {
+    answers: Vec<Accepted>,
+    new: Vec<&'b Acceptance>,
+    expired: Vec<([u8; 32], Timestamp)>,
+    deliveries: Deliveries,
+}
+
+impl Weighed<'_> {
+    pub fn answers(&self) -> &[Accepted] {
+        &self.answers
+    }
+
+    /// Whether something will be due.
+    pub fn has_due(&self) -> bool {
+        !self.deliveries.due.is_empty()
+    }
+
+    /// Writes what is new, and `more` with it, and commits.
+    pub async fn write(&self, tx: &Tx, more: impl Future<Output = Result<()>>) -> Result<()> {
+        let insert_messages = async {
+            if self.new.is_empty() { Ok(()) } else { insert_messages(tx, &self.new).await }
+        };
+        tokio::try_join!(biased;
+            tx.see_workers(&self.deliveries.workers_seen),
+            insert_keys(tx, &self.new, &self.expired),
+            insert_events(tx, &self.new),
+            insert_messages,
+            self.deliveries.insert(tx),
+            tx.pull_lanes(&self.deliveries.due),
+            more,
+            tx.commit(),
+        )
+        .map(drop)
+    }
 }
 
 /// What the batch has to fit to.

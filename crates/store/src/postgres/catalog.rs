@@ -253,7 +253,7 @@ impl Catalog for PostgresStore {
     }
 }
 
-async fn read_routes(tx: &Tx, id: ApplicationId) -> Result<Option<Arc<Routes>>> {
+pub(super) async fn read_routes(tx: &Tx, id: ApplicationId) -> Result<Option<Arc<Routes>>> {
     let key = params![Uuid::from(id)];
     let (found, endpoints) = tokio::join!(
         tx.one(sql::ROUTES_APPLICATION, key, |row| Ok((row.int()?, rows::application(row)?))),

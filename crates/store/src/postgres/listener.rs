@@ -4,7 +4,7 @@
 //! take the LISTEN away with the first. Where the only address is a pooler's, nobody listens.
 
 use super::db::{Mode, failed, params};
-use super::nudges::{DUE, Heard};
+use super::nudges::{DUE, ENQUEUED, Heard};
 use super::open::Target;
 use super::pool::{Connection, Pool, wait};
 use crate::Result;
@@ -65,22 +65,23 @@ impl Listener {
     /// Listens until that ends.
     async fn listen(&self, failures: &mut u32) -> Result<Infallible, Stop> {
         let (heard, own) = (Arc::clone(&self.heard), self.own.clone());
-        let hear = move |said: &Notification| {
-            if said.channel() == DUE && said.payload() != own {
-                heard.due.notify_one();
-            }
+        let hear = move |said: &Notification| match said.channel() {
+            DUE if said.payload() != own => heard.due.notify_one(),
+            ENQUEUED => heard.enqueued.notify_one(),
+            _ => {}
         };
         let connection = in_time(self.target.connect_and_hear(hear)).await?;
         let process = process(&connection).await?;
         if !self.is_direct {
             self.check_direct(&connection, process).await?;
         }
-        let listen = format!("LISTEN {DUE}");
+        let listen = format!("LISTEN {DUE}; LISTEN {ENQUEUED}");
         in_time(async { connection.client.batch_execute(&listen).await.map_err(failed) }).await?;
         *failures = 0;
         tracing::debug!("store.listening");
         // Something may have been said before we listened.
         self.heard.due.notify_one();
+        self.heard.enqueued.notify_one();
         loop {
             tokio::time::sleep(self.check_every).await;
             if self::process(&connection).await? != process {

@@ -41,6 +41,7 @@ mod changes;
 mod claim;
 mod db;
 mod history;
+mod intake;
 mod lanes;
 mod listener;
 mod nudges;

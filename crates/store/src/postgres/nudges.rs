@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 
 /// Something is due.
 pub(super) const DUE: &str = "posthaste_due";
+/// An application enqueued something: said by `posthaste.enqueue`.
+pub(super) const ENQUEUED: &str = "posthaste_enqueued";
 /// From one NOTIFY of a process to its next. What happens in between goes with that one.
 const SPACING: Duration = Duration::from_millis(50);
 
@@ -32,6 +34,7 @@ pub(super) struct Nudges {
 #[derive(Default)]
 pub(super) struct Heard {
     pub due: Notify,
+    pub enqueued: Notify,
 }
 
 struct Tasks {
@@ -69,6 +72,12 @@ impl Nudges {
     pub async fn heard(&self) {
         self.listen();
         self.heard.due.notified().await;
+    }
+
+    /// Returns when an application may have enqueued something.
+    pub async fn enqueued(&self) {
+        self.listen();
+        self.heard.enqueued.notified().await;
     }
 
     fn listen(&self) {

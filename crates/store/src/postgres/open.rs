@@ -14,8 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::{AsyncMessage, Config, Notification};
 
-pub(super) const MIGRATIONS: &[Migration] =
-    &[Migration { number: 1, sql: include_str!("../../sql/postgres/schema/0001_initial.sql") }];
+pub(super) const MIGRATIONS: &[Migration] = &[
+    Migration { number: 1, sql: include_str!("../../sql/postgres/schema/0001_initial.sql") },
+    Migration { number: 2, sql: include_str!("../../sql/postgres/schema/0002_enqueue.sql") },
+];
 
 /// The oldest server that has what the queries use.
 const SERVER_VERSION_MIN: i64 = 140_000;

@@ -2,12 +2,13 @@
 
 use super::PostgresStore;
 use super::db::{Column, Tx, Uuid, params};
+use super::intake::KEPT_FOR;
 use super::lanes::micros;
 use super::partitions::{drop_partitions, make_partitions};
 use crate::Result;
 use crate::lanes::{LaneState, minute_of};
 use crate::rows;
-use crate::upkeep::{Step, Task, TaskStatus, Upkeep};
+use crate::upkeep::{Step, TakenIn, Task, TaskStatus, Upkeep};
 use async_trait::async_trait;
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState};
 use posthaste_core::id::{EndpointId, MessageId, TaskId, WorkerId};
@@ -21,6 +22,7 @@ pub(super) mod sql {
         SWEEP_NEXT, SWEEP_FIND, SWEEP_HOLD, SWEEP_CANCEL, SWEEP_DONE, TASK_INSERT, TASK_FIND,
         TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE, TASK_ADVANCE,
         PRUNE_PAYLOADS, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK, CHECK_WRITE,
+        ENQUEUED_TAKE, ENQUEUED_DELETE, ENQUEUED_REFUSE, PRUNE_ENQUEUED,
     }
 }
 
@@ -105,7 +107,7 @@ impl Upkeep for PostgresStore {
         loop {
             let rows = transact!(self.core, Indexed, |tx| prune(tx, now).await)?;
             pruned += rows.iter().sum::<u64>();
-            let full = [PRUNE_PAYLOAD_ROWS, STEP_ROWS, STEP_ROWS, STEP_ROWS];
+            let full = [PRUNE_PAYLOAD_ROWS, STEP_ROWS, STEP_ROWS, STEP_ROWS, STEP_ROWS];
             if rows.iter().zip(full).all(|(rows, full)| *rows < full as u64) {
                 return Ok(pruned);
             }
@@ -122,6 +124,14 @@ impl Upkeep for PostgresStore {
 
     async fn nudged(&self) {
         self.nudges.heard().await;
+    }
+
+    async fn take_in(&self, now: Timestamp) -> Result<TakenIn> {
+        self.take_in_batch(now).await
+    }
+
+    async fn enqueued(&self) {
+        self.nudges.enqueued().await;
     }
 
     async fn check(&self) -> Result<()> {
@@ -318,14 +328,16 @@ async fn replayable(tx: &Tx, task: &Task) -> Result<Vec<(MessageId, bool)>> {
 const ID_SLACK: Duration = Duration::from_secs(60);
 
 /// A bounded batch of each kind; how many rows went.
-async fn prune(tx: &Tx, now: Timestamp) -> Result<[u64; 4]> {
+async fn prune(tx: &Tx, now: Timestamp) -> Result<[u64; 5]> {
     let rows = STEP_ROWS as i64;
     let oldest = now.before(WINDOWS_KEPT);
+    let refused = Uuid::from(MessageId::lower_bound(now.before(KEPT_FOR)));
     let payloads = params![micros(now), PRUNE_PAYLOAD_ROWS as i64];
     Ok([
         tx.run(sql::PRUNE_PAYLOADS, payloads).await?,
         tx.run(sql::PRUNE_IDEMPOTENCY, params![micros(now), rows]).await?,
         tx.run(sql::PRUNE_SKETCHES, params![micros(oldest), rows]).await?,
         tx.run(sql::PRUNE_TALLIES, params![minute_of(oldest), rows]).await?,
+        tx.run(sql::PRUNE_ENQUEUED, params![refused, rows]).await?,
     ])
 }

@@ -4,7 +4,7 @@ use super::SqliteStore;
 use super::writer::{Tx, Urgency};
 use crate::lanes::{LaneState, minute_of};
 use crate::rows;
-use crate::upkeep::{Step, Task, TaskStatus, Upkeep};
+use crate::upkeep::{Step, TakenIn, Task, TaskStatus, Upkeep};
 use crate::{Error, Kind, Result};
 use async_trait::async_trait;
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState};
@@ -116,6 +116,15 @@ impl Upkeep for SqliteStore {
     fn nudge(&self) {}
 
     async fn nudged(&self) {
+        std::future::pending().await
+    }
+
+    /// Nobody but us writes to the file.
+    async fn take_in(&self, _: Timestamp) -> Result<TakenIn> {
+        Ok(TakenIn::default())
+    }
+
+    async fn enqueued(&self) {
         std::future::pending().await
     }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use posthaste_store::Upkeep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Nothing here polls: what does not arrive by itself fails the test.
 const PATIENCE: Duration = Duration::from_secs(30);
