@@ -274,7 +274,7 @@ FROM posthaste.delivery;
 -- The oldest delivery that is on its way; held ones wait for a person.
 SELECT endpoint_id, message_id, accepted_at FROM posthaste.delivery
 WHERE state <> 2
-ORDER BY accepted_at, message_id
+ORDER BY accepted_at, message_id, endpoint_id
 LIMIT 1;
 
 -- name: status_dead

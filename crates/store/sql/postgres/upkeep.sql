@@ -1,9 +1,16 @@
 -- Workers, recovery, sweeps, tasks, retention.
 
 -- name: worker_see
--- $1 workers, $2 now. Workers that may hold leases from now on.
-INSERT INTO posthaste.worker (id, heartbeat_at) SELECT * FROM unnest($1::uuid[], $2::int8[])
-ON CONFLICT (id) DO NOTHING;
+-- $1 workers, $2 now. Primary key. Workers that may hold leases from now on. One that was silent for
+-- 12 s (HEARTBEAT_LOST_AFTER) and takes leases lives again; the row of any other is not even locked.
+INSERT INTO posthaste.worker (id, heartbeat_at)
+SELECT * FROM unnest($1::uuid[], $2::int8[]) AS seen (id, at)
+WHERE NOT EXISTS (
+    SELECT 1 FROM posthaste.worker
+    WHERE worker.id = seen.id AND heartbeat_at >= seen.at - 12000000
+)
+ON CONFLICT (id) DO UPDATE SET
+    heartbeat_at = greatest(worker.heartbeat_at, excluded.heartbeat_at);
 
 -- name: worker_heartbeat
 -- $1 worker, $2 now.

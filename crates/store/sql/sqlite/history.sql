@@ -203,7 +203,7 @@ FROM delivery;
 -- The oldest delivery that is on its way; held ones wait for a person.
 SELECT endpoint_id, message_id, accepted_at FROM delivery
 WHERE state <> 2
-ORDER BY accepted_at, message_id
+ORDER BY accepted_at, message_id, endpoint_id
 LIMIT 1;
 
 -- name: status_dead

@@ -1,9 +1,11 @@
 -- Workers, recovery, sweeps, tasks, retention.
 
 -- name: worker_see
--- ?1 worker, ?2 now, ?3 whether it holds its lock. A worker that may hold leases from now on.
+-- ?1 worker, ?2 now, ?3 whether it holds its lock. A worker that may hold leases from now on. One
+-- that was silent for 12 s (HEARTBEAT_LOST_AFTER) and takes leases lives again.
 INSERT INTO worker (id, heartbeat_at, locks) VALUES (?1, ?2, ?3)
-ON CONFLICT (id) DO NOTHING;
+ON CONFLICT (id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, locks = excluded.locks
+WHERE heartbeat_at < excluded.heartbeat_at - 12000000;
 
 -- name: worker_heartbeat
 -- ?1 worker, ?2 now, ?3 whether it holds its lock.

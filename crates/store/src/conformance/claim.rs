@@ -4,7 +4,7 @@ use super::Ground;
 use super::world::*;
 use posthaste_core::delivery::{Class, DeliveryState, Verdict};
 use posthaste_core::endpoint::EndpointUrl;
-use posthaste_core::limits::ATTEMPTS_MAX;
+use posthaste_core::limits::{ATTEMPTS_MAX, HEARTBEAT_LOST_AFTER};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,4 +262,19 @@ pub async fn payload_gone(ground: &dyn Ground) {
     assert_eq!((delivery.state, delivery.attempts), (DeliveryState::DeadLetter, 0));
     assert_eq!(delivery.cause.as_deref(), Some("payload gone"));
     assert_eq!(world.store.status(world.now()).await.unwrap().failed_last_hour, 1);
+}
+
+/// Whoever takes leases lives, even if it was given up before: nobody takes them over at once.
+pub async fn silent_worker_that_claims_again(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    world.store.heartbeat(worker(1), world.now()).await.unwrap();
+    let silent_since = world.pass_secs(60).before(HEARTBEAT_LOST_AFTER);
+    assert_eq!(world.store.recover(world.now(), silent_since).await.unwrap(), 0);
+    world.publish(&application).await;
+    let job = world.claim_one(worker(1)).await;
+    assert_eq!(world.store.status(world.now()).await.unwrap().workers, 1);
+    assert_eq!(world.store.recover(world.now(), silent_since).await.unwrap(), 0);
+    assert!(world.deliver(&job).await.stale.is_empty());
 }
