@@ -51,6 +51,7 @@ mod partitions;
 mod pick;
 mod pool;
 mod record;
+mod statements;
 mod tls;
 mod upkeep;
 mod writer;

@@ -4,6 +4,7 @@ use super::PostgresOptions;
 use super::db::{Mode, Tx, failed, params};
 use super::partitions::make_first_partitions;
 use super::pool::{Connection, Pool};
+use super::statements::Statements;
 use super::tls::{Asked, Tls};
 use crate::Result;
 use crate::error::{Error, Kind};
@@ -83,7 +84,7 @@ impl Target {
                 }
             }
         });
-        Ok(Connection { client })
+        Ok(Connection { client, statements: Statements::default() })
     }
 }
 
