@@ -3,6 +3,7 @@
 //! **Invariant:** a missing thing is an error that says how to install it, never a skipped test.
 
 mod install;
+mod pgbouncer;
 pub mod postgres;
 mod python;
 

@@ -3,6 +3,7 @@
 //! A server on the machine is never touched, and where Debian's package is installed, no cluster
 //! of its own is made. The server refuses to run as root, so for root it runs as another user.
 
+use super::pgbouncer::{self, PgBouncer};
 use super::{Service, Variables, install};
 use crate::Workspace;
 use crate::process::{announce, output, succeeds};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const URL_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_URL";
 /// The folder of the programs, for tests that stop a server: they start one of their own.
 const PROGRAMS_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_BIN";
+/// The same user and database, through PgBouncer.
+const POOLER_VARIABLE: &str = "POSTHASTE_TEST_PGBOUNCER_URL";
 const DATA_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_DATA";
 
 const PACKAGE: &str = "postgresql";
@@ -57,6 +60,8 @@ host all all 127.0.0.1/32 password
 
 #[derive(Default)]
 pub struct Postgres {
+    /// Stops before the server.
+    pooler: Option<PgBouncer>,
     server: Option<Server>,
 }
 
@@ -78,12 +83,15 @@ impl Service for Postgres {
             }
         };
         let server = Server::start(programs)?;
+        let pooler = server.pooler()?;
         let variables = vec![
+            (POOLER_VARIABLE, server.url_on(pooler.port).into()),
             (URL_VARIABLE, server.url().into()),
             (PROGRAMS_VARIABLE, server.programs.clone().into()),
             (DATA_VARIABLE, server.data().into()),
         ];
         self.server = Some(server);
+        self.pooler = Some(pooler);
         Ok(variables)
     }
 }
@@ -235,7 +243,10 @@ impl Server {
 
     /// One of its programs, as the user that runs it. It ends in order should we be killed.
     fn command(&self, program: &str) -> Command {
-        let program = self.programs.join(program);
+        self.command_at(&self.programs.join(program))
+    }
+
+    fn command_at(&self, program: &Path) -> Command {
         let mut command = match (self.user, has_setpriv()) {
             (None, false) => Command::new(program),
             (user, _) => {
@@ -264,7 +275,27 @@ impl Server {
 
     /// A superuser's.
     pub fn url(&self) -> String {
-        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/postgres", self.password, self.port)
+        self.url_on(self.port)
+    }
+
+    fn url_on(&self, port: u16) -> String {
+        format!("postgres://{SUPERUSER}:{}@127.0.0.1:{port}/postgres", self.password)
+    }
+
+    /// A PgBouncer before it, in the same folder.
+    fn pooler(&self) -> Result<PgBouncer, String> {
+        let program = pgbouncer::program()?;
+        let settings = self.folder.path.join("pgbouncer.ini");
+        write(&settings, "")?;
+        if let Some(user) = self.user {
+            succeeds(Command::new("chown").arg(user).arg(&settings));
+        }
+        let server = format!(
+            "host=127.0.0.1 port={} user={SUPERUSER} password={}",
+            self.port, self.password
+        );
+        let port = free_port().map_err(|error| format!("no free port: {error}"))?;
+        PgBouncer::start(self.command_at(&program), &server, &settings, port)
     }
 
     fn last_words(&self) -> String {
@@ -380,6 +411,11 @@ mod tests {
         assert_eq!(ask(&server.url()).as_deref(), Some("on"));
         let stranger = server.url().replace(&server.password, "wrong");
         assert_eq!(ask(&stranger), None, "a wrong password lets nobody in");
+        let pooler = server.pooler().unwrap();
+        let pooled = server.url_on(pooler.port);
+        assert_eq!(ask(&pooled).as_deref(), Some("on"));
+        drop(pooler);
+        assert_eq!(ask(&pooled), None, "the pooler still listens");
         drop(server);
         assert!(!folder.exists());
         assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the server still listens");

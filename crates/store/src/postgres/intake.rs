@@ -70,10 +70,15 @@ async fn take_in(tx: &Tx, count: usize, now: Timestamp) -> Result<TakenIn> {
             }
         };
         let application = message.application_id;
-        if !routes.contains_key(&application) {
-            routes.insert(application, read_routes(tx, application).await?);
-        }
-        match routes.get(&application).and_then(Option::as_deref) {
+        let known = match routes.get(&application) {
+            Some(known) => known.clone(),
+            None => {
+                let read = read_routes(tx, application).await?;
+                routes.insert(application, read.clone());
+                read
+            }
+        };
+        match known.as_deref() {
             Some(routes) => batch.messages.push(acceptance(message, routes)),
             None => batch.refuse(message.id, NO_APPLICATION),
         }

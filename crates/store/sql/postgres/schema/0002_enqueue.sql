@@ -234,13 +234,6 @@ BEGIN
         RAISE EXCEPTION 'posthaste: the payload must be a JSON object in UTF-8'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF event_id IS NOT NULL AND EXISTS (
-        SELECT FROM posthaste.event AS taken
-        WHERE taken.application_id = owner AND taken.event_id = enqueue.event_id
-    ) THEN
-        RAISE EXCEPTION 'posthaste: the application has a message with event_id "%"', event_id
-            USING ERRCODE = 'unique_violation';
-    END IF;
     INSERT INTO posthaste.enqueued
         (message_id, application_id, event_id, event_type, channels, payload)
     VALUES (
@@ -250,6 +243,14 @@ BEGIN
     )
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
+        RAISE EXCEPTION 'posthaste: the application has a message with event_id "%"', event_id
+            USING ERRCODE = 'unique_violation';
+    END IF;
+    -- After the insert: between the two, a worker may take an enqueued one in.
+    IF event_id IS NOT NULL AND EXISTS (
+        SELECT FROM posthaste.event AS taken
+        WHERE taken.application_id = owner AND taken.event_id = enqueue.event_id
+    ) THEN
         RAISE EXCEPTION 'posthaste: the application has a message with event_id "%"', event_id
             USING ERRCODE = 'unique_violation';
     END IF;
