@@ -1,8 +1,9 @@
 -- Workers, recovery, sweeps, tasks, retention.
 
 -- name: worker_see
--- $1 workers, $2 now. Primary key. Workers that may hold leases from now on. One that was silent for
--- 12 s (HEARTBEAT_LOST_AFTER) and takes leases lives again; the row of any other is not even locked.
+-- $1 workers, $2 now. Primary key. Workers that may hold leases from now on. One that was silent
+-- for 12 s (HEARTBEAT_LOST_AFTER) and takes leases lives again; the row of any other is not even
+-- locked.
 INSERT INTO posthaste.worker (id, heartbeat_at)
 SELECT * FROM unnest($1::uuid[], $2::int8[]) AS seen (id, at)
 WHERE NOT EXISTS (

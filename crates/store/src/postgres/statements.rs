@@ -1,5 +1,5 @@
-//! Statements that a connection's server knows by name, so that it need not parse and plan them each
-//! time; that is a quarter of its work.
+//! Statements that a connection's server knows by name, so that it need not parse and plan them
+//! each time; that is a quarter of its work.
 //!
 //! **Invariant:** asking for a name never waits. Statements of a transaction are sent in the order
 //! in which their futures are polled, its commit among them, so one that has no name yet goes

@@ -2,8 +2,8 @@
 //!
 //! Ids and bytes are hexadecimal digits, truth is 1 or 0, NULL is `~`. What is not compared:
 //!
-//! * SQLite's `seq` columns and lists of them: how it keeps its history in order, not what is in it.
-//!   What is read through them is compared by who calls the traits.
+//! * SQLite's `seq` columns and lists of them: how it keeps its history in order, not what is in
+//!   it. What is read through them is compared by who calls the traits.
 //! * An application's limiter that was never used: PostgreSQL makes its row when it is.
 //! * A worker that is silent: SQLite drops its row when its leases come back, PostgreSQL an hour
 //!   later, because a transaction of another process may be about to give it one.
