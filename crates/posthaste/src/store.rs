@@ -3,6 +3,7 @@
 use crate::config::{Config, Database, DatabaseUrl};
 use crate::failure::Failure;
 use posthaste_core::time::Clock;
+use posthaste_store::transfer::{Progress, Report, copy_to_postgres};
 use posthaste_store::{
     Error, Kind, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store,
 };
@@ -27,6 +28,37 @@ pub async fn open(config: &Config, clock: &dyn Clock) -> Result<Arc<dyn Store>, 
 pub async fn migrate(config: &Config, clock: &dyn Clock) -> Result<(), Failure> {
     let store = open(config, clock).await?;
     store.close().await.map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Copies the SQLite database that the configuration names into the one at `to`.
+///
+/// # Errors
+/// The configuration names another kind, somebody uses the source, the target has other data or
+/// cannot be reached, or the two differ at the end.
+pub async fn copy(config: &Config, to: &DatabaseUrl, clock: &dyn Clock) -> Result<Report, Failure> {
+    let Database::Sqlite(path) = &config.database else {
+        let text = "--to copies a SQLite database, but `database_url` names another; name the data \
+                    folder with --data-dir, or unset POSTHASTE_DATABASE_URL";
+        return Err(Failure::usage(text));
+    };
+    let options = PostgresOptions { connections_max: 2, ..PostgresOptions::default() };
+    let mut shown: Option<&str> = None;
+    let told = |progress| match progress {
+        // One line a table: a large one may take its time.
+        Progress::Copied { table, .. } if shown != Some(table) => {
+            shown = Some(table);
+            eprintln!("copying {table}");
+        }
+        Progress::Copied { .. } => {}
+        Progress::Verified { table, .. } => eprintln!("verified {table}"),
+    };
+    let copied = copy_to_postgres(path, to.expose(), options, clock.now(), told).await;
+    copied.map_err(|error| match error.kind() {
+        Kind::Unavailable => {
+            Failure::new(format!("{error}; run it again: the copy goes on where it ended ({to})"))
+        }
+        _ => Failure::new(format!("{error} (copying to {to})")),
+    })
 }
 
 async fn sqlite(path: &Path, clock: &dyn Clock) -> Result<Arc<dyn Store>, Failure> {

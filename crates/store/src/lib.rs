@@ -26,6 +26,7 @@ mod queries;
 mod rows;
 pub mod sqlite;
 mod standing;
+pub mod transfer;
 pub mod upkeep;
 
 pub use catalog::Catalog;

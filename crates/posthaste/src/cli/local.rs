@@ -1,7 +1,7 @@
 //! Commands that need no running server.
 
 use super::{SettingsArgs, existing_secret, organisation};
-use crate::config::{self, Config};
+use crate::config::{self, Config, DatabaseUrl};
 use crate::env::SystemClock;
 use crate::failure::Failure;
 use crate::token::{self, Subject};
@@ -10,6 +10,7 @@ use clap::Args;
 use clap_complete::Shell;
 use posthaste_core::id::ApplicationId;
 use posthaste_core::time::Clock;
+use posthaste_store::transfer::TableReport;
 use std::io::Write;
 
 /// Make a token for the API.
@@ -38,10 +39,18 @@ pub struct TokenArgs {
 #[command(after_help = "Examples:
   posthaste migrate --data-dir /var/lib/posthaste
   POSTHASTE_DATABASE_URL=postgres://user:password@db.example/posthaste posthaste migrate
+  posthaste migrate --data-dir /var/lib/posthaste --to postgres://user:password@db.example/posthaste
 
 `serve` and `worker` do the same when they start. Run it alone to see whether an upgrade works \
-before you take it into use.")]
+before you take it into use.
+
+With --to, everything in the data folder is copied into an empty PostgreSQL database and compared: \
+applications, endpoints with their secrets, messages, what is open, the history. Stop the server \
+first; the folder is only read. A copy that was cut off goes on when the same command runs again.")]
 pub struct MigrateArgs {
+    /// Copy the data folder's database into this empty PostgreSQL database
+    #[arg(long, value_name = "URL")]
+    to: Option<String>,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -94,12 +103,36 @@ pub fn token(args: &TokenArgs) -> Result<(), Failure> {
 
 pub fn migrate(args: &MigrateArgs) -> Result<(), Failure> {
     let config = args.settings.load([])?;
+    if let Some(to) = &args.to {
+        return copy(&config, to);
+    }
     if config.needs_data_dir(false) {
         secrets::prepare_folder(&config.data_dir)?;
     }
     serve::runtime()?.block_on(store::migrate(&config, &SystemClock))?;
     let database = &config.database;
     print(&format!("the database {database} is ready for posthaste {}", env!("CARGO_PKG_VERSION")))
+}
+
+/// Copies the database of the data folder into another.
+fn copy(config: &Config, to: &str) -> Result<(), Failure> {
+    let to = DatabaseUrl::parse(to).map_err(|hint| Failure::usage(format!("--to: {hint}")))?;
+    let report = serve::runtime()?.block_on(store::copy(config, &to, &SystemClock))?;
+    if report.finished_before {
+        return print(&format!("the copy in {to} was finished before; nothing was done"));
+    }
+    if report.rows_before > 0 {
+        print(&format!("went on after {} rows of an earlier run", report.rows_before))?;
+    }
+    print(&format!("{:<20} {:>12}  checksum, the same on both sides", "table", "rows"))?;
+    for TableReport { table, sum } in &report.tables {
+        print(&format!("{table:<20} {:>12}  {:016x}", sum.rows, sum.checksum))?;
+    }
+    print(&format!(
+        "everything in {} is in {to}; start the servers with it as database_url, and with the \
+         jwt_secret of the folder's secrets.toml so that tokens stay good",
+        config.database
+    ))
 }
 
 pub fn config(args: &ConfigArgs) -> Result<(), Failure> {

@@ -6,8 +6,9 @@
 
 use super::PATIENCE;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const ON_POSTGRES: &str = "_postgres";
@@ -64,6 +65,28 @@ impl Database {
     /// What PostgreSQL answers; only for a database there.
     pub fn sql(&self, text: &str) -> String {
         psql(&self.url().unwrap(), text)
+    }
+
+    /// Keeps everybody from writing to a table, until the process is killed.
+    pub fn hold_table(&self, table: &str) -> Child {
+        let url = self.url().expect("a database on PostgreSQL");
+        let text = format!("BEGIN; LOCK TABLE {table} IN SHARE MODE; SELECT pg_sleep(600)");
+        let holder = psql_command(&url, &text).stdout(Stdio::null()).spawn().unwrap();
+        let held = format!(
+            "SELECT count(*) > 0 FROM pg_locks \
+             WHERE granted AND mode = 'ShareLock' AND relation = '{table}'::regclass"
+        );
+        self.sql_until(&held, "t");
+        holder
+    }
+
+    /// Asks until PostgreSQL answers this.
+    pub fn sql_until(&self, text: &str, wanted: &str) {
+        let since = Instant::now();
+        while self.sql(text) != wanted {
+            assert!(since.elapsed() < PATIENCE, "never `{wanted}`: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Takes the database away from everybody.

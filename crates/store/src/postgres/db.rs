@@ -183,6 +183,10 @@ impl Tx {
         Self { connection, place, state: AtomicU8::new(OPEN), trouble: AtomicU8::new(NONE) }
     }
 
+    pub(super) fn client(&self) -> &tokio_postgres::Client {
+        &self.connection.client
+    }
+
     /// Begins. May be joined with the statements that follow, if it is polled first.
     pub async fn begin(&self, mode: Mode) -> Result<()> {
         self.batch(self.place.begin_sql(mode)).await

@@ -53,6 +53,7 @@ mod pool;
 mod record;
 mod statements;
 mod tls;
+pub(crate) mod transfer;
 mod upkeep;
 mod writer;
 
@@ -148,6 +149,7 @@ impl PostgresStore {
     pub async fn open(url: &str, options: PostgresOptions, now: Timestamp) -> Result<Self> {
         let direct = Pool::new(options.direct_target(url)?, options.clone());
         open::prepare(&direct, now).await?;
+        transfer::check_whole(&direct).await?;
         direct.close();
         let pool = Pool::new(Target::parse(url)?, options.clone());
         let nudges = Nudges::start(&pool, options.direct_target(url)?, &options);

@@ -48,6 +48,15 @@ pub(super) async fn make_first_partitions(tx: &Tx, now: Timestamp) -> Result<()>
     Ok(())
 }
 
+/// Those of the weeks in which these times lie.
+pub(super) async fn make_partitions_of(tx: &Tx, times: &[Timestamp]) -> Result<()> {
+    tx.one("SELECT pg_advisory_xact_lock($1)", params![PARTITION_LOCK], |_| Ok(())).await?;
+    for at in times {
+        make_week(tx, start_of_week(*at)).await?;
+    }
+    Ok(())
+}
+
 /// Drops the weeks that ended before `accepted_before`, of whose messages none has a payload and
 /// none is open. Returns how many messages went.
 pub(super) async fn drop_partitions(core: &Core, accepted_before: Timestamp) -> Result<u64> {
@@ -132,8 +141,12 @@ async fn drop_week(tx: &Tx, week: Timestamp) -> Result<u64> {
 
 /// Starts of the weeks that need partitions; the last one too, for messages that are under way.
 fn weeks(now: Timestamp) -> impl Iterator<Item = Timestamp> {
-    let this = Timestamp::from_secs(now.as_secs().div_euclid(WEEK_SECS) * WEEK_SECS);
+    let this = start_of_week(now);
     (0..=WEEKS_AHEAD + 1).map(move |week| this.before(WEEK).after(WEEK * week))
+}
+
+fn start_of_week(at: Timestamp) -> Timestamp {
+    Timestamp::from_secs(at.as_secs().div_euclid(WEEK_SECS) * WEEK_SECS)
 }
 
 /// The first id of a week, and of the next.

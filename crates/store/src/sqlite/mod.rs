@@ -17,6 +17,7 @@ mod open;
 mod outbox;
 mod pick;
 mod record;
+pub(crate) mod transfer;
 mod upkeep;
 mod worker;
 mod writer;

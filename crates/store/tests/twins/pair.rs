@@ -12,6 +12,7 @@ use posthaste_core::lane::LaneRules;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{History, PostgresStore, Result, SqliteStore};
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Client;
@@ -171,6 +172,11 @@ impl Pair {
             last = (group, apart);
         }
         moved
+    }
+
+    /// Where SQLite's file is.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path()
     }
 
     pub fn random(&mut self) -> [u8; 10] {
