@@ -1,5 +1,4 @@
 //! `posthaste migrate --to`: from a data folder to PostgreSQL, also when it is killed on the way.
-#![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 

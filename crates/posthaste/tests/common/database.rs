@@ -69,7 +69,7 @@ impl Database {
 
     /// Keeps everybody from writing to a table, until the process is killed.
     pub fn hold_table(&self, table: &str) -> Child {
-        let url = self.url().expect("a database on PostgreSQL");
+        let url = self.url().unwrap();
         let text = format!("BEGIN; LOCK TABLE {table} IN SHARE MODE; SELECT pg_sleep(600)");
         let holder = psql_command(&url, &text).stdout(Stdio::null()).spawn().unwrap();
         let held = format!(

@@ -226,7 +226,7 @@ async fn hold(tx: &Tx) -> Result<()> {
 }
 
 async fn check_empty(tx: &Tx) -> Result<()> {
-    for table in TABLES.iter().map(|table| table.name).chain(["worker"]) {
+    for table in TABLES.iter().map(|table| table.name).chain(["worker", "enqueued"]) {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM posthaste.{table})");
         if tx.get(&sql, params![], |row| row.flag()).await? {
             let text = format!(

@@ -465,7 +465,7 @@ fn attempt(kind: u8, now: Timestamp) -> (Outcome, Verdict) {
             status,
             retry_after: retry_after.map(str::to_owned),
             body: Bytes::from_static(b"\xFFbody"),
-            body_cut: kind % 2 == 0,
+            body_cut: kind.is_multiple_of(2),
         })
     };
     let timeout = Answer::Failure(Failure {
@@ -483,10 +483,10 @@ fn attempt(kind: u8, now: Timestamp) -> (Outcome, Verdict) {
         _ => (answer(500, None), Verdict::Dead(Cause::Exhausted(OutcomeClass::Status(500)))),
     };
     let timing = Timing {
-        dns: (kind % 3 == 0).then_some(Duration::from_millis(3)),
+        dns: (kind.is_multiple_of(3)).then_some(Duration::from_millis(3)),
         total: Duration::from_millis(u64::from(kind) * 20),
         ..Timing::default()
     };
-    let remote = (kind % 2 == 0).then(|| "192.0.2.7".parse().unwrap());
+    let remote = (kind.is_multiple_of(2)).then(|| "192.0.2.7".parse().unwrap());
     (Outcome { answer, timing, remote }, verdict)
 }

@@ -124,7 +124,7 @@ impl Pair {
         both!(self, status(self.now))?;
         both!(self, notices(None, 100))?;
         let silent_since = self.silent_since.as_micros();
-        let sqlite = dump::of_sqlite(&self.folder.path(), silent_since);
+        let sqlite = dump::of_sqlite(&self.path(), silent_since);
         let postgres = dump::of_postgres(&self.client, silent_since).await;
         let difference = difference(&sqlite, &postgres);
         if !difference.is_empty() {
@@ -146,7 +146,7 @@ impl Pair {
             let moved = self.tied(sql);
             for (at, key) in moved {
                 let set = format!("{table} SET {column} = {at} WHERE {key}");
-                let sqlite = rusqlite::Connection::open(self.folder.path()).unwrap();
+                let sqlite = rusqlite::Connection::open(self.path()).unwrap();
                 sqlite.busy_timeout(Duration::from_secs(10)).unwrap();
                 sqlite.execute_batch(&format!("UPDATE {}", set.replace("= '", "= x'"))).unwrap();
                 self.client.batch_execute(&format!("UPDATE posthaste.{set}")).await.unwrap();
@@ -156,7 +156,7 @@ impl Pair {
 
     /// Those that move, with the time they move to.
     fn tied(&self, sql: &str) -> Vec<(i64, String)> {
-        let sqlite = rusqlite::Connection::open(self.folder.path()).unwrap();
+        let sqlite = rusqlite::Connection::open(self.path()).unwrap();
         let mut statement = sqlite.prepare(sql).unwrap();
         let rows = statement.query_map([], |row| {
             Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?))

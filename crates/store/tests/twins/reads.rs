@@ -34,7 +34,7 @@ impl Pair {
                 let page = Page { limit: read.limit, order, from: cursor(read, Some(name)) };
                 let filter = EventTypeFilter {
                     include_archived: odd,
-                    feature_flags: (read.filter % 3 == 0).then(|| vec!["f1".to_owned()]),
+                    feature_flags: (read.filter.is_multiple_of(3)).then(|| vec!["f1".to_owned()]),
                 };
                 both!(self, event_types(&organisation(), filter, page)).map(drop)
             }
@@ -62,9 +62,13 @@ impl Pair {
                 let page = self.page(read, message.map(|(_, id)| id));
                 let filter = DeadLetterFilter {
                     application_ids: odd.then(|| vec![application]),
-                    endpoint_id: endpoint.filter(|_| read.filter % 3 == 0).map(|(_, id)| id),
-                    before: (read.filter % 5 == 0).then(|| self.now.before(Duration::from_secs(5))),
-                    after: (read.filter % 7 == 0).then(|| self.now.before(Duration::from_secs(60))),
+                    endpoint_id: endpoint
+                        .filter(|_| read.filter.is_multiple_of(3))
+                        .map(|(_, id)| id),
+                    before: (read.filter.is_multiple_of(5))
+                        .then(|| self.now.before(Duration::from_secs(5))),
+                    after: (read.filter.is_multiple_of(7))
+                        .then(|| self.now.before(Duration::from_secs(60))),
                 };
                 both!(self, dead_letters(filter, page)).map(drop)
             }
@@ -117,19 +121,20 @@ impl Pair {
     }
 
     fn message_filter(&self, number: u8) -> MessageFilter {
-        let named = EventTypeName::new(if number % 5 == 0 { "order.sent" } else { "order.paid" });
+        let named =
+            EventTypeName::new(if number.is_multiple_of(5) { "order.sent" } else { "order.paid" });
         MessageFilter {
             channel: (number % 2 == 1).then(|| Channel::new("eu").unwrap()),
-            event_types: (number % 3 == 0).then(|| named.unwrap()).into_iter().collect(),
-            before: (number % 7 == 0).then(|| self.now.before(Duration::from_secs(1))),
-            after: (number % 4 == 0).then(|| self.now.before(Duration::from_secs(60))),
+            event_types: (number.is_multiple_of(3)).then(|| named.unwrap()).into_iter().collect(),
+            before: (number.is_multiple_of(7)).then(|| self.now.before(Duration::from_secs(1))),
+            after: (number.is_multiple_of(4)).then(|| self.now.before(Duration::from_secs(60))),
         }
     }
 
     fn attempt_filter(&self, number: u8) -> AttemptFilter {
         AttemptFilter {
             message: self.message_filter(number / 4),
-            delivered: (number % 3 == 0).then_some(number % 2 == 0),
+            delivered: (number.is_multiple_of(3)).then_some(number.is_multiple_of(2)),
             status_class: (number % 4 == 1).then_some(u16::from(number % 5 + 1) * 100),
             endpoint_id: None,
         }
