@@ -1,8 +1,9 @@
 //! A transaction as the groups use it: typed statements, rows as `Fields`, errors as ours.
 //!
-//! Behind a pooler that hands out connections by the transaction (PgBouncer) statements have no
-//! names on the server, so any connection serves any of them. They leave when their future is first
-//! polled: join those that do not need each other's answers, and they share a round trip.
+//! Statements have no names on the server, so any connection serves any of them, and a pooler that
+//! hands out connections by the transaction (PgBouncer) may stand between. They leave when their
+//! future is first polled: join those that do not need each other's answers, and they share a round
+//! trip.
 //!
 //! **Invariant:** nothing is set that outlives the transaction.
 
@@ -12,7 +13,6 @@ use crate::error::{Error, Kind};
 use crate::rows::{Fields, Row};
 use bytes::BytesMut;
 use std::sync::atomic::{AtomicU8, Ordering};
-use tokio_postgres::Statement;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
@@ -59,10 +59,6 @@ impl<T: Typed> Bind for T {
     fn kind(&self) -> Type {
         T::TYPE
     }
-}
-
-fn plain<'p>(params: Params<'p>) -> impl ExactSizeIterator<Item = &'p (dyn ToSql + Sync)> {
-    params.iter().map(|value| *value as &(dyn ToSql + Sync))
 }
 
 fn typed<'p>(params: Params<'p>) -> impl ExactSizeIterator<Item = (&'p (dyn ToSql + Sync), Type)> {
@@ -200,11 +196,8 @@ impl Tx {
     /// Runs a statement; returns how many rows it changed.
     pub async fn run(&self, sql: &str, params: Params<'_>) -> Result<u64> {
         let client = &self.connection.client;
-        let done = match self.named(sql, params) {
-            Some(statement) => client.execute_raw(&statement, plain(params)).await,
-            None => client.execute_typed(sql, &typed(params).collect::<Vec<_>>()).await,
-        };
-        done.map_err(|error| self.failed(error))
+        let params: Vec<_> = typed(params).collect();
+        client.execute_typed(sql, &params).await.map_err(|error| self.failed(error))
     }
 
     /// The first row, if there is one.
@@ -242,16 +235,8 @@ impl Tx {
 
     async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<tokio_postgres::Row>> {
         let client = &self.connection.client;
-        let rows = match self.named(sql, params) {
-            Some(statement) => client.query(&statement, &plain(params).collect::<Vec<_>>()).await,
-            None => client.query_typed(sql, &typed(params).collect::<Vec<_>>()).await,
-        };
-        rows.map_err(|error| self.failed(error))
-    }
-
-    fn named(&self, sql: &str, params: Params<'_>) -> Option<Statement> {
-        let types = || params.iter().map(|value| value.kind());
-        self.place.names().then(|| self.connection.statements.named(sql, types())).flatten()
+        let params: Vec<_> = typed(params).collect();
+        client.query_typed(sql, &params).await.map_err(|error| self.failed(error))
     }
 
     /// Makes it all durable. May be joined with the statements before it, if it is polled last:
@@ -288,21 +273,13 @@ impl Tx {
     /// Ends it, rolled back unless it was committed, and gives the connection back if it is good.
     pub async fn end(self) {
         let good = !self.is_open() || self.roll_back().await.is_ok();
-        if !good || self.is_broken() {
-            return;
-        }
-        let Self { connection, place, .. } = self;
-        if !place.names() || connection.statements.name_wanted(&connection.client).await {
-            place.give_back(connection);
+        if good && !self.is_broken() {
+            self.place.give_back(self.connection);
         }
     }
 
     fn failed(&self, error: tokio_postgres::Error) -> Error {
-        let is_nameless = is_nameless(&error);
-        if is_nameless {
-            self.place.forget_names();
-        }
-        if is_nameless || is_race(&error) {
+        if is_race(&error) {
             self.trouble.store(CONFLICT, Ordering::Relaxed);
         }
         failed(error)
@@ -319,20 +296,6 @@ fn is_race(error: &tokio_postgres::Error) -> bool {
         SqlState::UNIQUE_VIOLATION => !of_message(),
         _ => false,
     }
-}
-
-/// Whether it failed only because the statement went by a name: the server behind a pooler changed,
-/// or a migration changed what the statement returns.
-fn is_nameless(error: &tokio_postgres::Error) -> bool {
-    let state = error.as_db_error().map(|state| state.code());
-    state.is_some_and(|code| {
-        [
-            SqlState::INVALID_SQL_STATEMENT_NAME,
-            SqlState::DUPLICATE_PSTATEMENT,
-            SqlState::FEATURE_NOT_SUPPORTED,
-        ]
-        .contains(code)
-    })
 }
 
 /// Any column as its bytes and type.

@@ -51,7 +51,6 @@ mod partitions;
 mod pick;
 mod pool;
 mod record;
-mod statements;
 mod tls;
 pub(crate) mod transfer;
 mod upkeep;

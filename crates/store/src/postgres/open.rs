@@ -4,7 +4,6 @@ use super::PostgresOptions;
 use super::db::{Mode, Tx, failed, params};
 use super::partitions::make_first_partitions;
 use super::pool::{Connection, Pool};
-use super::statements::Statements;
 use super::tls::{Asked, Tls};
 use crate::Result;
 use crate::error::{Error, Kind};
@@ -84,7 +83,7 @@ impl Target {
                 }
             }
         });
-        Ok(Connection { client, statements: Statements::default() })
+        Ok(Connection { client })
     }
 }
 

@@ -6,14 +6,12 @@
 use super::PostgresOptions;
 use super::db::{Mode, Tx};
 use super::open::Target;
-use super::statements::Statements;
 use crate::Result;
 use crate::error::{Error, Kind};
 use crate::monotonic::monotonic;
 use std::hash::{BuildHasher, RandomState};
 #[cfg(feature = "conformance")]
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -30,7 +28,6 @@ const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmaps
 /// An open connection.
 pub(super) struct Connection {
     pub client: tokio_postgres::Client,
-    pub statements: Statements,
 }
 
 pub(super) struct Pool {
@@ -40,8 +37,6 @@ pub(super) struct Pool {
     idle: Mutex<Vec<Connection>>,
     trouble: Mutex<Option<Trouble>>,
     begin: [String; 4],
-    /// Whether statements may have names on the server, which a pooler in between loses.
-    names: AtomicBool,
     /// So many commits fail, as if the disk were full.
     #[cfg(feature = "conformance")]
     faults: AtomicU32,
@@ -75,9 +70,7 @@ impl Pool {
             write.clone(),
             format!("{write}; {BY_INDEX}"),
         ];
-        let names = AtomicBool::new(options.direct_url.is_none());
         Arc::new(Self {
-            names,
             target,
             options,
             places: Arc::new(Semaphore::new(places)),
@@ -177,18 +170,6 @@ impl Pool {
 impl Place {
     pub fn begin_sql(&self, mode: Mode) -> &str {
         &self.pool.begin[mode as usize]
-    }
-
-    /// Whether statements may have names on the server.
-    pub fn names(&self) -> bool {
-        self.pool.names.load(Ordering::Relaxed)
-    }
-
-    /// A name was not there: there is a pooler that nobody told us of.
-    pub fn forget_names(&self) {
-        if self.pool.names.swap(false, Ordering::Relaxed) {
-            tracing::warn!("store.pooler_found");
-        }
     }
 
     /// Keeps a connection that is good and in no transaction.
