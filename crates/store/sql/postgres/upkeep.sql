@@ -23,6 +23,11 @@ ON CONFLICT (id) DO UPDATE SET
 -- $1 how many. All workers; there are few. Those heard of last come first.
 SELECT id, heartbeat_at FROM posthaste.worker ORDER BY heartbeat_at DESC, id LIMIT $1;
 
+-- name: worker_silent
+-- $1 worker, $2 when. Primary key. It left, and counts as silent from then on.
+-- only here: with one writer nothing can be under way that gives it a lease.
+UPDATE posthaste.worker SET heartbeat_at = least(heartbeat_at, $2) WHERE id = $1;
+
 -- name: worker_delete
 -- $1 worker, $2 silent since. Primary key. One that holds nothing; a transaction under way that
 -- gives it a lease is younger than its silence is long.

@@ -12,17 +12,18 @@ use crate::upkeep::{Step, TakenIn, Task, TaskStatus, Upkeep};
 use async_trait::async_trait;
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState};
 use posthaste_core::id::{EndpointId, MessageId, TaskId, WorkerId};
+use posthaste_core::limits::HEARTBEAT_LOST_AFTER;
 use posthaste_core::time::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) mod sql {
     crate::queries::queries! { "../../sql/postgres/upkeep.sql":
-        WORKER_SEE, WORKER_HEARTBEAT, WORKERS, WORKER_DELETE, LEASES_OF, LEASES_EXPIRED,
-        SWEEP_NEXT, SWEEP_FIND, SWEEP_HOLD, SWEEP_CANCEL, SWEEP_DONE, TASK_INSERT, TASK_FIND,
-        TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE, TASK_ADVANCE,
-        PRUNE_PAYLOADS, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK, CHECK_WRITE,
-        ENQUEUED_TAKE, ENQUEUED_DELETE, ENQUEUED_REFUSE, PRUNE_ENQUEUED,
+        WORKER_SEE, WORKER_HEARTBEAT, WORKERS, WORKER_SILENT, WORKER_DELETE, LEASES_OF,
+        LEASES_EXPIRED, SWEEP_NEXT, SWEEP_FIND, SWEEP_HOLD, SWEEP_CANCEL, SWEEP_DONE, TASK_INSERT,
+        TASK_FIND, TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE,
+        TASK_ADVANCE, PRUNE_PAYLOADS, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK,
+        CHECK_WRITE, ENQUEUED_TAKE, ENQUEUED_DELETE, ENQUEUED_REFUSE, PRUNE_ENQUEUED,
     }
 }
 
@@ -69,7 +70,11 @@ impl Upkeep for PostgresStore {
 
     async fn retire(&self, worker: WorkerId, now: Timestamp) -> Result<()> {
         self.release_all(worker, now, false).await?;
-        self.drop_worker(worker, Timestamp::MAX).await
+        // Its row stays: a lease that is being given to it now is found there by `recover`.
+        let silent_since = now.before(HEARTBEAT_LOST_AFTER + Duration::from_micros(1));
+        let row = (Uuid::from(worker), micros(silent_since));
+        transact!(self.core, Write, |tx| tx.run(sql::WORKER_SILENT, params![row.0, row.1]).await)
+            .map(drop)
     }
 
     async fn step(&self, now: Timestamp) -> Result<Step> {
