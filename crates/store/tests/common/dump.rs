@@ -5,8 +5,8 @@
 //! * SQLite's `seq` columns and lists of them: how it keeps its history in order, not what is in
 //!   it. What is read through them is compared by who calls the traits.
 //! * An application's limiter that was never used: PostgreSQL makes its row when it is.
-//! * A worker that is silent: SQLite drops its row when its leases come back, PostgreSQL an hour
-//!   later, because a transaction of another process may be about to give it one.
+//! * A worker that is silent or left: SQLite drops its row when its leases come back, PostgreSQL an
+//!   hour later, because a transaction of another process may be about to give it one.
 
 use std::collections::BTreeMap;
 use tokio_postgres::{Client, SimpleQueryMessage};

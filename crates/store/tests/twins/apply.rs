@@ -12,6 +12,7 @@ use posthaste_core::endpoint::{
 use posthaste_core::event::{Channel, EventTypeName, FeatureFlag};
 use posthaste_core::id::{ApplicationId, AttemptId, EndpointId, MessageId};
 use posthaste_core::latency::Sketch;
+use posthaste_core::limits::HEARTBEAT_LOST_AFTER;
 use posthaste_core::message::Message;
 use posthaste_core::outcome::{
     Answer, Failure, FailureKind, Outcome, OutcomeClass, Phase, Response, Timing,
@@ -112,7 +113,10 @@ impl Pair {
                 self.silent_since = self.silent_since.max(silent_since);
                 both!(self, recover(self.now, silent_since)).map(drop)
             }
-            Operation::Retire(number) => both!(self, retire(worker(*number), self.now)).map(drop),
+            Operation::Retire(number) => {
+                self.silent_since = self.silent_since.max(self.now.before(HEARTBEAT_LOST_AFTER));
+                both!(self, retire(worker(*number), self.now)).map(drop)
+            }
             Operation::Steps => self.steps().await,
             Operation::Replay { endpoint, dead, held, rate, again } => {
                 self.replay(*endpoint, [*dead, *held], *rate, *again).await
