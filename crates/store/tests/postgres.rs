@@ -5,106 +5,16 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
+#[path = "common/database.rs"]
+mod database;
+
 use async_trait::async_trait;
+use database::{Database, NOW, connect, server, url};
 use posthaste_core::time::Timestamp;
 use posthaste_store::conformance::{Faults, Ground};
 use posthaste_store::{PostgresOptions, PostgresStore, Store};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::OnceCell;
-use tokio_postgres::{Client, NoTls};
-
-const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
-const URL_VARIABLE: &str = "POSTHASTE_TEST_POSTGRES_URL";
-
-/// A database of one case.
-struct Database {
-    name: String,
-}
-
-static NUMBER: AtomicU32 = AtomicU32::new(0);
-static TEMPLATE: OnceCell<String> = OnceCell::const_new();
-
-/// The server that the tests use, as a superuser.
-fn server() -> String {
-    std::env::var(URL_VARIABLE).unwrap_or_else(|_| {
-        panic!(
-            "{URL_VARIABLE} is not set; `cargo xtask test` starts a server and sets it, or name \
-             one of yours: {URL_VARIABLE}=postgres://user:password@127.0.0.1:5432/postgres"
-        )
-    })
-}
-
-/// The server's URL with another database.
-fn url(database: &str) -> String {
-    let mut url = url::Url::parse(&server()).unwrap();
-    url.set_path(database);
-    url.to_string()
-}
-
-async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
-
-/// A migrated database that nobody is connected to.
-async fn template() -> &'static str {
-    let make = async || {
-        let name = format!("posthaste_template_{}", std::process::id());
-        let admin = connect(&server()).await;
-        admin.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        let store = PostgresStore::open(&url(&name), PostgresOptions::default(), NOW).await;
-        posthaste_store::Upkeep::close(&store.unwrap()).await.unwrap();
-        // A database that is copied must have no other connection, and ours end a moment later.
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1";
-        while admin.query_one(sql, &[&name]).await.unwrap().get::<_, i64>(0) > 0 {
-            tokio::task::yield_now().await;
-        }
-        name
-    };
-    TEMPLATE.get_or_init(make).await
-}
-
-impl Database {
-    async fn new() -> Self {
-        let template = template().await;
-        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-        let name = format!("posthaste_case_{}_{number}", std::process::id());
-        let admin = connect(&server()).await;
-        // One copy at a time: the server refuses while another copies the same template.
-        admin.batch_execute("SELECT pg_advisory_lock(7)").await.unwrap();
-        let copy = format!("CREATE DATABASE {name} TEMPLATE {template}");
-        admin.batch_execute(&copy).await.unwrap();
-        Self { name }
-    }
-
-    fn url(&self) -> String {
-        url(&self.name)
-    }
-
-    async fn postgres(&self) -> Arc<PostgresStore> {
-        let options = PostgresOptions { connections_max: 4, ..PostgresOptions::default() };
-        Arc::new(PostgresStore::open(&self.url(), options, NOW).await.unwrap())
-    }
-}
-
-impl Drop for Database {
-    /// Also when the case failed: databases are many and the disk is not.
-    fn drop(&mut self) {
-        let name = self.name.clone();
-        let drop = async move {
-            let admin = connect(&server()).await;
-            let sql = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-            let _ = admin.batch_execute(&sql).await;
-        };
-        let on_its_own = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(drop);
-        });
-        let _ = on_its_own.join();
-    }
-}
 
 struct Disk(Arc<PostgresStore>);
 
@@ -123,7 +33,7 @@ impl Case {
     }
 
     async fn postgres(&self) -> Arc<PostgresStore> {
-        self.0.get_or_init(Database::new).await.postgres().await
+        self.0.get_or_init(Database::new).await.open().await
     }
 }
 
@@ -148,7 +58,8 @@ mod own {
     use super::*;
     use posthaste_core::id::WorkerId;
     use posthaste_store::conformance::World;
-    use posthaste_store::{Error, History, Kind, Upkeep};
+    use posthaste_store::outbox::Accepted;
+    use posthaste_store::{Error, History, Kind, Outbox, Upkeep};
     use std::time::Duration;
 
     async fn refused(url: &str) -> Error {
@@ -178,7 +89,7 @@ mod own {
         while let Some(started) = starts.join_next().await {
             started.unwrap().unwrap();
         }
-        let client = connect(&database.url()).await;
+        let client = database.client().await;
         let count = client.query_one("SELECT count(*) FROM posthaste.migration", &[]).await;
         assert_eq!(count.unwrap().get::<_, i64>(0), 2);
     }
@@ -186,7 +97,7 @@ mod own {
     #[tokio::test]
     async fn a_database_from_a_newer_version() {
         let database = Database::new().await;
-        let client = connect(&database.url()).await;
+        let client = database.client().await;
         let insert = "INSERT INTO posthaste.migration VALUES (99, 'x')";
         client.batch_execute(insert).await.unwrap();
         let error = refused(&database.url()).await;
@@ -232,11 +143,44 @@ mod own {
         assert!(error.to_string().contains("no such database"), "{error}");
     }
 
+    /// An accept that has seen its worker but not committed yet, when that worker leaves.
+    #[tokio::test]
+    async fn a_lease_given_to_a_worker_that_leaves_is_found() {
+        let database = Database::new().await;
+        let store = database.open().await;
+        let world = World::on(store.clone());
+        let worker = WorkerId::from_bytes([1; 16]);
+        let (application, acceptance) = world.leased_acceptance(worker, "event-1").await;
+        store.heartbeat(worker, NOW).await.unwrap();
+        // Somebody else is about to take the event id, so the accept waits for what comes of it.
+        let client = database.client().await;
+        let take = format!(
+            "BEGIN; INSERT INTO posthaste.event VALUES ('{}', 'event-1', gen_random_uuid())",
+            hex(application.as_bytes())
+        );
+        client.batch_execute(&take).await.unwrap();
+        let accept = tokio::spawn({
+            let store = store.clone();
+            async move { store.accept(acceptance).await }
+        });
+        let admin = connect(&server()).await;
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = $1 AND wait_event_type = 'Lock'";
+        while admin.query_one(waits, &[&database.name]).await.unwrap().get::<_, i64>(0) == 0 {
+            tokio::task::yield_now().await;
+        }
+        store.retire(worker, NOW).await.unwrap();
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(accept.await.unwrap().unwrap(), Accepted::Committed);
+        let later = NOW.after(Duration::from_secs(60));
+        assert_eq!(store.recover(later, NOW).await.unwrap(), 1);
+    }
+
     /// What a restart of the server does to its connections.
     #[tokio::test]
     async fn connections_that_were_cut_are_made_anew() {
         let database = Database::new().await;
-        let store = database.postgres().await;
+        let store = database.open().await;
         let world = World::on(store.clone());
         world.leave_leased(WorkerId::from_bytes([1; 16]), 5).await;
         let admin = connect(&server()).await;
@@ -266,7 +210,7 @@ mod own {
             ..PostgresOptions::default()
         };
         let store = PostgresStore::open(&database.url(), options, NOW).await.unwrap();
-        let client = connect(&database.url()).await;
+        let client = database.client().await;
         client.batch_execute("BEGIN; LOCK TABLE posthaste.worker").await.unwrap();
         let heartbeat = store.heartbeat(WorkerId::from_bytes([1; 16]), NOW);
         let status = async {
@@ -284,8 +228,8 @@ mod own {
     #[tokio::test]
     async fn partitions_are_made_ahead() {
         let database = Database::new().await;
-        let store = database.postgres().await;
-        let client = connect(&database.url()).await;
+        let store = database.open().await;
+        let client = database.client().await;
         let weeks = async || {
             let sql = "SELECT count(*) FROM pg_inherits
                        WHERE inhparent = 'posthaste.message'::regclass";
@@ -306,7 +250,7 @@ mod own {
             "INSERT INTO posthaste.message
                  (application_id, id, event_type, created_at, expires_at)
              VALUES (gen_random_uuid(), '{}', 'odd.clock', 0, 0)",
-            uuid_text(posthaste_core::id::MessageId::lower_bound(NOW.after(year)))
+            hex(posthaste_core::id::MessageId::lower_bound(NOW.after(year)).as_bytes())
         );
         client.batch_execute(&insert).await.unwrap();
         store.prune(NOW.after(year)).await.unwrap();
@@ -314,7 +258,7 @@ mod own {
         assert_eq!(client.query_one(kept, &[]).await.unwrap().get::<_, i64>(0), 1);
     }
 
-    fn uuid_text(id: posthaste_core::id::MessageId) -> String {
-        id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }

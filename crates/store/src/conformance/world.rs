@@ -17,7 +17,7 @@ use posthaste_core::delivery::{
 use posthaste_core::endpoint::{
     Application, DisabledReason, Endpoint, EndpointHeaders, EndpointPolicy, EndpointUrl,
 };
-use posthaste_core::event::{EventTypeName, OrganisationId};
+use posthaste_core::event::{EventId, EventTypeName, OrganisationId};
 use posthaste_core::id::{ApplicationId, AttemptId, EndpointId, MessageId, TaskId, WorkerId};
 use posthaste_core::lane::LaneRules;
 use posthaste_core::message::Message;
@@ -65,6 +65,21 @@ impl World {
             self.publish(&application).await;
         }
         assert_eq!(self.claim(worker).await.len(), count);
+    }
+
+    /// A message with this event id that is about to be leased to `worker` as it is accepted, and
+    /// whose it is; for what a back-end's own tests put in its way.
+    pub async fn leased_acceptance(
+        &self,
+        worker: WorkerId,
+        event_id: &str,
+    ) -> (ApplicationId, Acceptance) {
+        let application = self.application().await;
+        self.endpoint(&application).await;
+        let mut message = self.message(&application);
+        message.event_id = Some(EventId::new(event_id).unwrap());
+        let terms = LeaseTerms { worker_id: worker, until: self.now().after(LEASE) };
+        (application.id, leased(self.acceptance(message).await, terms))
     }
 
     /// The same data through another handle, at the same time, with the same row of ids.
@@ -247,16 +262,13 @@ impl World {
         application: &Application,
         worker: WorkerId,
     ) -> Vec<Job> {
-        let mut acceptance = self.acceptance(self.message(application)).await;
         let until = self.now().after(LEASE);
-        acceptance.lease = Some(LeaseTerms { worker_id: worker, until });
-        for delivery in &mut acceptance.deliveries {
-            delivery.start = Start::Leased;
-        }
+        let acceptance = self.acceptance(self.message(application)).await;
+        let acceptance = leased(acceptance, LeaseTerms { worker_id: worker, until });
         assert_eq!(self.store.accept(acceptance.clone()).await.unwrap(), Accepted::Committed);
         let message = acceptance.message;
         let routes = self.store.routes(application.id).await.unwrap().unwrap();
-        let leased = |endpoint: &Arc<Endpoint>| Job {
+        let job = |endpoint: &Arc<Endpoint>| Job {
             delivery: LeasedDelivery {
                 key: DeliveryKey { endpoint_id: endpoint.id, message_id: message.id },
                 application_id: application.id,
@@ -272,7 +284,7 @@ impl World {
             message: Arc::clone(&message),
             endpoint: Arc::clone(endpoint),
         };
-        routes.endpoints.iter().map(leased).collect()
+        routes.endpoints.iter().map(job).collect()
     }
 
     pub(crate) fn request(&self, worker: WorkerId) -> Claim {
@@ -394,6 +406,14 @@ impl World {
         }
         keys
     }
+}
+
+fn leased(mut acceptance: Acceptance, terms: LeaseTerms) -> Acceptance {
+    acceptance.lease = Some(terms);
+    for delivery in &mut acceptance.deliveries {
+        delivery.start = Start::Leased;
+    }
+    acceptance
 }
 
 pub(crate) fn organisation() -> OrganisationId {

@@ -3,6 +3,7 @@
 use super::*;
 use posthaste_store::Upkeep;
 use std::time::Duration;
+use tokio_postgres::NoTls;
 
 /// Nothing here polls: what does not arrive by itself fails the test.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,7 +32,7 @@ async fn listening(database: &Database) -> PostgresStore {
 async fn a_nudge_reaches_every_other_process() {
     let database = Database::new().await;
     let (one, two) = (listening(&database).await, listening(&database).await);
-    let sender = database.postgres().await;
+    let sender = database.open().await;
     for _ in 0..3 {
         sender.nudge();
         tokio::join!(nudged(&one), nudged(&two));
@@ -57,7 +58,7 @@ async fn many_nudges_are_few_words() {
         }
     });
     client.batch_execute("LISTEN posthaste_due").await.unwrap();
-    let sender = database.postgres().await;
+    let sender = database.open().await;
     let since = std::time::Instant::now();
     for _ in 0..500 {
         for _ in 0..100 {
@@ -79,7 +80,7 @@ async fn many_nudges_are_few_words() {
 async fn a_cut_listener_listens_again() {
     let database = Database::new().await;
     let store = listening(&database).await;
-    let sender = database.postgres().await;
+    let sender = database.open().await;
     let admin = connect(&server()).await;
     for _ in 0..3 {
         let cut = format!("SELECT count(pg_terminate_backend(pid, 5000)) {LISTENERS}");
@@ -97,7 +98,7 @@ async fn a_cut_listener_listens_again() {
 async fn a_dead_listener_is_noticed() {
     let database = Database::new().await;
     let store = listening(&database).await;
-    let sender = database.postgres().await;
+    let sender = database.open().await;
     let admin = connect(&server()).await;
     let find = format!("SELECT pid {LISTENERS}");
     let pid: i32 = admin.query_one(&find, &[&database.name]).await.unwrap().get(0);
