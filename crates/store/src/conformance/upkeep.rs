@@ -8,6 +8,7 @@ use crate::outbox::{RecordBatch, Scope, WindowSketch};
 use crate::upkeep::Step;
 use posthaste_core::delivery::{DeliveryState, Verdict};
 use posthaste_core::endpoint::{Application, Endpoint};
+use posthaste_core::event::EventId;
 use posthaste_core::id::MessageId;
 use posthaste_core::latency::Sketch;
 use std::time::Duration;
@@ -358,9 +359,11 @@ pub async fn everything_is_forgotten(ground: &dyn Ground) {
     let endpoint = world.endpoint(&application).await;
     for round in 0..2 {
         let mut ids = Vec::new();
-        for _ in 0..3 {
+        for number in 0..3 {
             let mut message = world.message(&application);
             message.expires_at = world.now().after(Duration::from_secs(86_400));
+            // Free again once the message that had it is forgotten.
+            message.event_id = Some(EventId::new(&format!("event-{number}")).unwrap());
             ids.push(world.publish_message(message).await);
             world.deliver(&world.claim_one(worker(1)).await).await;
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 const TABLES: [&str; 3] = ["message", "ended", "attempt"];
 const WEEK_SECS: i64 = 7 * 24 * 3_600;
 const WEEK: Duration = Duration::from_secs(WEEK_SECS.unsigned_abs());
-/// Event ids freed in one transaction.
+/// Messages looked at in one transaction.
 const EVENT_ROWS: u32 = 5_000;
 /// Weeks made ahead of the one that is running.
 const WEEKS_AHEAD: u32 = 5;
@@ -67,19 +67,18 @@ pub(super) async fn drop_partitions(core: &Core, accepted_before: Timestamp) -> 
     let mut dropped = 0;
     for week in weeks {
         let week = Timestamp::from_secs(week * WEEK_SECS);
-        if week.after(WEEK) > accepted_before
-            || !transact!(core, Read, |tx| is_over(tx, week).await)?
-        {
-            continue;
+        let is_old = week.after(WEEK) <= accepted_before;
+        if is_old && transact!(core, Read, |tx| is_over(tx, week).await)? {
+            let messages = free_event_ids(core, week).await?;
+            if drop_week(core, week).await? {
+                dropped += messages;
+            }
         }
-        free_event_ids(core, week).await?;
-        dropped += transact!(core, Write, |tx| drop_week(tx, week).await)?;
     }
     Ok(dropped)
 }
 
-/// Whether nothing of the week will be sent any more. Without a payload nothing is opened again, so
-/// that stays true.
+/// Whether nothing of the week will be sent any more.
 async fn is_over(tx: &Tx, week: Timestamp) -> Result<bool> {
     let name = name("message", week);
     let sql = format!(
@@ -92,12 +91,13 @@ async fn is_over(tx: &Tx, week: Timestamp) -> Result<bool> {
     tx.get(&sql, params![from, to], |row| row.flag()).await
 }
 
-/// Lets the week's event ids be used again, in bounded steps.
-async fn free_event_ids(core: &Core, week: Timestamp) -> Result<()> {
+/// Lets the week's event ids be used again, in steps that look at a bounded number of messages
+/// each. Returns how many messages there are.
+async fn free_event_ids(core: &Core, week: Timestamp) -> Result<u64> {
     let sql = format!(
-        "WITH page AS (
+        "WITH page AS MATERIALIZED (
              SELECT application_id, event_id, id FROM posthaste.{}
-             WHERE id > $1 AND event_id IS NOT NULL
+             WHERE id > $1
              ORDER BY id
              LIMIT {EVENT_ROWS}
          ), gone AS (
@@ -105,38 +105,44 @@ async fn free_event_ids(core: &Core, week: Timestamp) -> Result<()> {
              WHERE event.application_id = page.application_id AND event.event_id = page.event_id
                  AND event.message_id = page.id
          )
-         SELECT id FROM page ORDER BY id DESC LIMIT 1",
+         SELECT id, count(*) OVER () FROM page ORDER BY id DESC LIMIT 1",
         name("message", week)
     );
-    let mut after = Uuid::NIL;
+    let (mut after, mut messages) = (Uuid::NIL, 0);
     loop {
-        let last = transact!(core, Write, |tx| {
-            tx.one(&sql, params![after], |row| row.id::<MessageId>()).await
+        let page = transact!(core, Indexed, |tx| {
+            tx.one(&sql, params![after], |row| Ok((row.id::<MessageId>()?, row.number::<u64>()?)))
+                .await
         })?;
-        match last {
-            Some(last) => after = Uuid::from(last),
-            None => return Ok(()),
-        }
+        let Some((last, count)) = page else { return Ok(messages) };
+        after = Uuid::from(last);
+        messages += count;
     }
 }
 
-/// Returns how many messages went; 0 when somebody else is at it.
-async fn drop_week(tx: &Tx, week: Timestamp) -> Result<u64> {
-    let lock = "SELECT pg_try_advisory_xact_lock($1)";
-    if !tx.get(lock, params![PARTITION_LOCK], |row| row.flag()).await? {
-        return Ok(0);
+/// One table at a time and the messages last, so that no two locks are held that others take in
+/// another order, and a week that was begun is found again. `false`: not now.
+async fn drop_week(core: &Core, week: Timestamp) -> Result<bool> {
+    for table in TABLES.iter().rev() {
+        let dropped = transact!(core, Write, |tx| {
+            // Whoever waits for the lock keeps everybody else waiting behind it.
+            tx.batch("SET LOCAL lock_timeout = '2s'").await?;
+            let lock = "SELECT pg_try_advisory_xact_lock($1)";
+            if !tx.get(lock, params![PARTITION_LOCK], |row| row.flag()).await?
+                || missing(tx, week).await?.contains(&"message")
+                // A dead letter may have been sent for again since it was looked at.
+                || !is_over(tx, week).await?
+            {
+                return Ok(false);
+            }
+            tx.batch(&format!("DROP TABLE IF EXISTS posthaste.{}", name(table, week))).await?;
+            Ok(true)
+        })?;
+        if !dropped {
+            return Ok(false);
+        }
     }
-    if missing(tx, week).await?.contains(&"message") {
-        return Ok(0);
-    }
-    let count = format!("SELECT count(*) FROM posthaste.{}", name("message", week));
-    let count: u64 = tx.get(&count, params![], |row| row.number()).await?;
-    // Waiting for the lock, it keeps everybody else waiting too.
-    tx.batch("SET LOCAL lock_timeout = '2s'").await?;
-    for table in TABLES {
-        tx.batch(&format!("DROP TABLE IF EXISTS posthaste.{}", name(table, week))).await?;
-    }
-    Ok(count)
+    Ok(true)
 }
 
 /// Starts of the weeks that need partitions; the last one too, for messages that are under way.
