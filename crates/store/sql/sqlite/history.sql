@@ -249,25 +249,29 @@ SELECT message_seq, ended_seq, attempt_seq,
 FROM listed;
 
 -- name: list_messages
--- ?1 after seq, ?2 up to seq. Primary key; sorted, so that each page is written once.
+-- ?1 after seq, ?2 up to seq. Primary key; sorted, so that each page is written once. What can be
+-- made anew from what it lists never stands in the way of a commit.
 -- only here: see above.
 INSERT INTO message_list (application_id, id, seq)
 SELECT application_id, id, seq FROM message WHERE seq > ?1 AND seq <= ?2
-ORDER BY application_id, id;
+ORDER BY application_id, id
+ON CONFLICT (application_id, id) DO UPDATE SET seq = excluded.seq;
 
 -- name: list_ended
 -- ?1 after seq, ?2 up to seq. Primary key.
 -- only here: see above.
 INSERT INTO ended_list (endpoint_id, message_id, seq)
 SELECT endpoint_id, message_id, seq FROM ended WHERE seq > ?1 AND seq <= ?2
-ORDER BY endpoint_id, message_id;
+ORDER BY endpoint_id, message_id
+ON CONFLICT (endpoint_id, message_id) DO UPDATE SET seq = excluded.seq;
 
 -- name: list_attempts
 -- ?1 after seq, ?2 up to seq. Primary key.
 -- only here: see above.
 INSERT INTO attempt_list (endpoint_id, id, seq)
 SELECT endpoint_id, id, seq FROM attempt WHERE seq > ?1 AND seq <= ?2
-ORDER BY endpoint_id, id;
+ORDER BY endpoint_id, id
+ON CONFLICT (endpoint_id, id) DO UPDATE SET seq = excluded.seq;
 
 -- name: lists_advance
 -- ?1, ?2, ?3 up to where messages, ended deliveries and attempts are listed now.
