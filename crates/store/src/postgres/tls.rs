@@ -1,11 +1,13 @@
 //! TLS to the database's server: what `sslmode` asks for, as libpq understands it.
 //!
 //! `disable` never, `prefer` (the default) if the server can, `require` always; none of them looks
-//! at whose certificate it is. `verify-ca` and `verify-full` do, against `sslrootcert` (a PEM file)
-//! or the machine's roots; `verify-full` also at the host's name.
+//! at whose certificate it is, but `require` does, as `verify-ca`, where a `sslrootcert` is given.
+//! `verify-ca` and `verify-full` look, against `sslrootcert` (a PEM file) or the machine's roots;
+//! `verify-full` also at the host's name.
 
 use crate::Result;
 use crate::error::{Error, Kind};
+use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -34,7 +36,7 @@ pub(super) struct Asked {
     roots: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verify {
     Nothing,
     Authority,
@@ -52,13 +54,24 @@ impl Asked {
             verify: Verify::Nothing,
             roots: None,
         };
+        let not_utf8 = || {
+            let text = "`sslrootcert` of the database's address is not UTF-8";
+            Error::new(Kind::Unusable, text)
+        };
         let mut others = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("sslmode", mode)) => (asked.mode, asked.verify) = parse_mode(mode)?,
-                Some(("sslrootcert", path)) => asked.roots = Some(path.replace("%2F", "/")),
+                Some(("sslrootcert", path)) => {
+                    let path = percent_decode_str(path).decode_utf8();
+                    asked.roots = Some(path.map_err(|_| not_utf8())?.into_owned());
+                }
                 _ => others.push(pair),
             }
+        }
+        // A file of roots is there to be looked at: `require` with it means `verify-ca`.
+        if asked.roots.is_some() && asked.mode == SslMode::Require {
+            asked.verify = asked.verify.max(Verify::Authority);
         }
         asked.url = match others.as_slice() {
             [] => address.to_owned(),
@@ -262,6 +275,11 @@ mod tests {
             Asked::of("postgres://h/d?sslmode=require&sslrootcert=%2Fetc%2Fca.pem").unwrap();
         assert_eq!(asked.url, "postgres://h/d");
         assert_eq!(asked.roots.as_deref(), Some("/etc/ca.pem"));
+        assert_eq!(asked.verify, Verify::Authority, "roots are there to be looked at");
+        let asked = Asked::of("postgres://h/d?sslrootcert=/a%20b.pem&sslmode=verify-full").unwrap();
+        assert_eq!((asked.roots.as_deref(), asked.verify), (Some("/a b.pem"), Verify::Full));
+        let asked = Asked::of("postgres://h/d?sslmode=require").unwrap();
+        assert_eq!(asked.verify, Verify::Nothing);
         let asked = Asked::of("postgres://h/d").unwrap();
         assert_eq!((asked.mode, asked.verify), (SslMode::Prefer, Verify::Nothing));
         let error = Asked::of("postgres://u:hunter2@h/d?sslmode=maybe").unwrap_err();
