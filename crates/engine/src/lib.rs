@@ -66,6 +66,11 @@ pub struct EngineSettings {
 /// accepted something.
 pub(crate) const POLL_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a stop waits for each thing that it asks of the store.
+const STORE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long it waits until all records are written.
+const RECORDER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What the engine's parts share.
 pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
@@ -154,12 +159,16 @@ impl Engine {
     /// until then, so that nobody takes its deliveries for orphans.
     pub async fn stop(self, bound: Duration) {
         let _ = self.stop.send(true);
-        for task in self.loops {
-            let _ = task.await;
+        for mut task in self.loops {
+            // What a claim brings after this runs out by itself.
+            if tokio::time::timeout(STORE_PATIENCE, &mut task).await.is_err() {
+                task.abort();
+            }
         }
         let shared = &self.shared;
         let waiting = shared.lanes.stop();
-        if let Err(error) = shared.store.give_back(waiting, shared.clock.now()).await {
+        let given_back = shared.store.give_back(waiting, shared.clock.now());
+        if let Err(error) = in_time(given_back).await {
             tracing::warn!(%error, "engine.give_back_failed");
         }
         let finished = tokio::time::timeout(bound, self.carrier.idle()).await.is_ok();
@@ -170,10 +179,10 @@ impl Engine {
             self.finish.notify_one();
         }
         self.carrier.close();
-        let _ = tokio::time::timeout(Duration::from_secs(10), self.recorder).await;
+        let _ = tokio::time::timeout(RECORDER_PATIENCE, self.recorder).await;
         self.janitor.abort();
-        if let Err(error) = shared.store.retire(shared.settings.worker_id, shared.clock.now()).await
-        {
+        let retired = shared.store.retire(shared.settings.worker_id, shared.clock.now());
+        if let Err(error) = in_time(retired).await {
             tracing::warn!(%error, "engine.retire_failed");
         }
     }
@@ -182,6 +191,14 @@ impl Engine {
     pub fn metrics_source(&self) -> impl Fn() -> String + Send + Sync + use<> {
         let shared = self.shared.clone();
         move || shared.metrics.render(shared.lanes.occupancy())
+    }
+}
+
+/// A stop does not wait for a store that hangs: what it is not told, it finds out by itself.
+async fn in_time(work: impl Future<Output = posthaste_store::Result<()>>) -> Result<(), String> {
+    match tokio::time::timeout(STORE_PATIENCE, work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("the store does not answer".to_owned()),
     }
 }
 

@@ -8,8 +8,11 @@ use common::database::{Database, psql, server_url, url_of};
 use common::output::{complaint, ended, printed};
 use posthaste_testkit::{Receiver, Reply};
 use serde_json::{Value, json};
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
@@ -214,4 +217,65 @@ async fn a_worker_hears_at_once_of_what_another_process_accepted() {
         receiver.wait_for(number).await;
     }
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+}
+
+/// A way to the server that can fall silent: connections stay open and nothing comes through.
+struct Wire {
+    address: std::net::SocketAddr,
+    cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn to(server: std::net::SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, cut) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let is_cut = cut.clone();
+        std::thread::spawn(move || {
+            for one in listener.incoming().map_while(Result::ok) {
+                let other = TcpStream::connect(server).unwrap();
+                let back = (other.try_clone().unwrap(), one.try_clone().unwrap());
+                for (from, to) in [(one, other), back] {
+                    let is_cut = is_cut.clone();
+                    std::thread::spawn(move || carry(from, to, &is_cut));
+                }
+            }
+        });
+        Self { address, cut }
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, is_cut: &AtomicBool) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        // What arrives while the wire is cut is lost, as on a network that is gone.
+        if !is_cut.load(Ordering::SeqCst) && to.write_all(&bytes[..count]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Not down: a server that is down says so at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_falls_silent_costs_nobody_an_answer() {
+    let receiver = Receiver::always(Reply::ok()).await;
+    let database = Database::on_postgres();
+    let mut url = url::Url::parse(&database.url().unwrap()).unwrap();
+    let wire = Wire::to(format!("127.0.0.1:{}", url.port().unwrap()).parse().unwrap());
+    url.set_port(Some(wire.address.port())).unwrap();
+    let setup = Setup::on(database).with("POSTHASTE_DATABASE_URL", url.as_str());
+    let server = setup.start();
+    let application = server.application().await;
+    let endpoint = server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    let before = server.message(&application, "{}").await;
+    server.until_state((&application, &before, &endpoint), "delivered").await;
+
+    wire.cut.store(true, Ordering::SeqCst);
+    let path = format!("/api/v1/app/{application}/msg");
+    let body = json!({ "eventType": "test.event", "payload": {} });
+    let (status, answer) = server.api("POST", &path, body).await;
+    assert_eq!(status, 503, "{answer}");
+    assert_eq!(server.api("GET", "/api/v1/health", Value::Null).await.0, 503);
+    // Nor does it keep the process from stopping.
+    server.signal("TERM");
+    assert!(server.wait().success());
 }

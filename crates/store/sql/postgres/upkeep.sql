@@ -217,10 +217,10 @@ DELETE FROM posthaste.enqueued WHERE message_id = ANY ($1);
 
 -- name: enqueued_refuse
 -- only here: see enqueued_take.
--- $1 messages, which are locked, $2 why each. Primary key.
+-- $1 messages, $2 why each. Primary key. One that is gone or refused already stays as it is.
 UPDATE posthaste.enqueued SET refused = why
 FROM unnest($1::uuid[], $2::text[]) AS odd (message_id, why)
-WHERE enqueued.message_id = odd.message_id;
+WHERE enqueued.message_id = odd.message_id AND enqueued.refused IS NULL;
 
 -- name: prune_enqueued
 -- only here: see enqueued_take.

@@ -12,7 +12,8 @@ use crate::Result;
 use crate::error::{Error, Kind};
 use crate::rows::{Fields, Row};
 use bytes::BytesMut;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
@@ -158,12 +159,18 @@ impl ToSql for Uuid {
 
 /// One transaction on a connection of the pool.
 ///
-/// Dropped before it ended, it closes its connection, and the server rolls it back.
+/// Dropped before it ended, it closes its connection, and the server rolls back what it had not
+/// been told to commit.
+///
+/// **Invariant:** nothing here waits for ever. The server bounds its own work, and we what comes of
+/// it, because a server that hangs keeps no bounds.
 pub(super) struct Tx {
     connection: Connection,
     place: Place,
     state: AtomicU8,
     trouble: AtomicU8,
+    /// Nothing bounds it.
+    unhurried: AtomicBool,
 }
 
 const OPEN: u8 = 0;
@@ -173,10 +180,13 @@ const ROLLED_BACK: u8 = 2;
 const NONE: u8 = 0;
 /// Somebody else was quicker, or waited for us as we for them: all of it may be done again.
 const CONFLICT: u8 = 1;
+const DATA: u8 = 2;
+const SILENT: u8 = 3;
 
 impl Tx {
     pub fn new(connection: Connection, place: Place) -> Self {
-        Self { connection, place, state: AtomicU8::new(OPEN), trouble: AtomicU8::new(NONE) }
+        let (state, trouble) = (AtomicU8::new(OPEN), AtomicU8::new(NONE));
+        Self { connection, place, state, trouble, unhurried: AtomicBool::new(false) }
     }
 
     pub(super) fn client(&self) -> &tokio_postgres::Client {
@@ -185,19 +195,28 @@ impl Tx {
 
     /// Begins. May be joined with the statements that follow, if it is polled first.
     pub async fn begin(&self, mode: Mode) -> Result<()> {
-        self.batch(self.place.begin_sql(mode)).await
+        let begun = self.connection.client.batch_execute(self.place.begin_sql(mode));
+        self.answered(begun, self.place.begin_timeout()).await
+    }
+
+    /// Lifts the bounds of this transaction, ours and the server's: for work that is as long as the
+    /// data, or that waits for another process to finish such work.
+    pub async fn take_time(&self) -> Result<()> {
+        self.unhurried.store(true, Ordering::Relaxed);
+        self.batch("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await
     }
 
     /// Runs statements without parameters, one after the other.
     pub async fn batch(&self, sql: &str) -> Result<()> {
-        self.connection.client.batch_execute(sql).await.map_err(|error| self.failed(error))
+        let done = self.connection.client.batch_execute(sql);
+        self.answered(done, self.place.answer_timeout()).await
     }
 
     /// Runs a statement; returns how many rows it changed.
     pub async fn run(&self, sql: &str, params: Params<'_>) -> Result<u64> {
-        let client = &self.connection.client;
         let params: Vec<_> = typed(params).collect();
-        client.execute_typed(sql, &params).await.map_err(|error| self.failed(error))
+        let done = self.connection.client.execute_typed(sql, &params);
+        self.answered(done, self.place.answer_timeout()).await
     }
 
     /// The first row, if there is one.
@@ -234,9 +253,29 @@ impl Tx {
     }
 
     async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<tokio_postgres::Row>> {
-        let client = &self.connection.client;
         let params: Vec<_> = typed(params).collect();
-        client.query_typed(sql, &params).await.map_err(|error| self.failed(error))
+        let rows = self.connection.client.query_typed(sql, &params);
+        self.answered(rows, self.place.answer_timeout()).await
+    }
+
+    /// What the server answers, if it does so in time. One that does not gets no further word on
+    /// this connection.
+    async fn answered<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        bound: Duration,
+    ) -> Result<T> {
+        if self.unhurried.load(Ordering::Relaxed) {
+            return answer.await.map_err(|error| self.failed(error));
+        }
+        match tokio::time::timeout(bound, answer).await {
+            Ok(answer) => answer.map_err(|error| self.failed(error)),
+            Err(_) => {
+                self.trouble.store(SILENT, Ordering::Relaxed);
+                self.place.fell_silent();
+                Err(Error::new(Kind::Unavailable, "the database does not answer"))
+            }
+        }
     }
 
     /// Makes it all durable. May be joined with the statements before it, if it is polled last:
@@ -265,14 +304,24 @@ impl Tx {
         self.trouble.load(Ordering::Relaxed) == CONFLICT
     }
 
+    /// Whether the server found the data itself wanting (SQLSTATE classes 22 and 23).
+    pub fn refused_data(&self) -> bool {
+        self.trouble.load(Ordering::Relaxed) == DATA
+    }
+
     /// Whether there is a connection left.
     pub fn is_broken(&self) -> bool {
-        self.connection.client.is_closed()
+        self.is_silent() || self.connection.client.is_closed()
+    }
+
+    /// Whether the server did not answer in time.
+    pub fn is_silent(&self) -> bool {
+        self.trouble.load(Ordering::Relaxed) == SILENT
     }
 
     /// Ends it, rolled back unless it was committed, and gives the connection back if it is good.
     pub async fn end(self) {
-        let good = !self.is_open() || self.roll_back().await.is_ok();
+        let good = !self.is_silent() && (!self.is_open() || self.roll_back().await.is_ok());
         if good && !self.is_broken() {
             self.place.give_back(self.connection);
         }
@@ -281,6 +330,8 @@ impl Tx {
     fn failed(&self, error: tokio_postgres::Error) -> Error {
         if is_race(&error) {
             self.trouble.store(CONFLICT, Ordering::Relaxed);
+        } else if is_about_data(&error) {
+            self.trouble.store(DATA, Ordering::Relaxed);
         }
         failed(error)
     }
@@ -296,6 +347,11 @@ fn is_race(error: &tokio_postgres::Error) -> bool {
         SqlState::UNIQUE_VIOLATION => !of_message(),
         _ => false,
     }
+}
+
+fn is_about_data(error: &tokio_postgres::Error) -> bool {
+    let state = error.as_db_error().map(|state| state.code().code());
+    state.is_some_and(|code| code.starts_with("22") || code.starts_with("23"))
 }
 
 /// Any column as its bytes and type.

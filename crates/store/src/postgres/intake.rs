@@ -21,7 +21,7 @@ use posthaste_core::message::Message;
 use posthaste_core::routing::Routes;
 use posthaste_core::time::Timestamp;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Messages taken in together, and bytes of their payloads.
@@ -41,26 +41,46 @@ impl PostgresStore {
             Err(error) if error.kind() == Kind::Internal => {}
             done => return done,
         }
-        match self.take_in_some(1, now).await {
-            Err(error) if error.kind() == Kind::Internal => {
-                tracing::warn!(%error, "store.message_not_taken_in");
-                transact!(self.core, Indexed, |tx| refuse_next(tx).await)
+        let odd = Mutex::new(None);
+        let done = transact!(self.core, Indexed, |tx| {
+            let done = take_in(tx, 1, now, |id| set(&odd, Some(id))).await;
+            if !tx.refused_data() {
+                // Not this message's fault, so it is not this message that is refused.
+                set(&odd, None);
             }
-            done => done,
+            done
+        });
+        let odd = odd.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (done, odd) {
+            (Err(error), Some(id)) if error.kind() == Kind::Internal => {
+                tracing::warn!(%error, message_id = %id, "store.message_not_taken_in");
+                transact!(self.core, Write, |tx| refuse_one(tx, id).await)
+            }
+            (done, _) => done,
         }
     }
 
     async fn take_in_some(&self, count: usize, now: Timestamp) -> Result<TakenIn> {
-        transact!(self.core, Indexed, |tx| take_in(tx, count, now).await)
+        transact!(self.core, Indexed, |tx| take_in(tx, count, now, |_| ()).await)
     }
 }
 
-/// Takes in and commits.
-async fn take_in(tx: &Tx, count: usize, now: Timestamp) -> Result<TakenIn> {
+fn set(cell: &Mutex<Option<MessageId>>, id: Option<MessageId>) {
+    *cell.lock().unwrap_or_else(PoisonError::into_inner) = id;
+}
+
+/// Takes in and commits. `takes` hears of each message before anything is done with it.
+async fn take_in(
+    tx: &Tx,
+    count: usize,
+    now: Timestamp,
+    takes: impl Fn(MessageId),
+) -> Result<TakenIn> {
     let limits = params![count as i64, BATCH_BYTES_MAX as i64];
     let rows = tx.all(sql::ENQUEUED_TAKE, limits, |row| Enqueued::read(row, now)).await?;
     let mut batch = Batch::default();
     let mut routes: BTreeMap<ApplicationId, Option<Arc<Routes>>> = BTreeMap::new();
+    rows.iter().for_each(|row| takes(row.id()));
     for row in rows {
         let message = match row {
             Enqueued::Message(message) => message,
@@ -132,6 +152,13 @@ enum Enqueued {
 }
 
 impl Enqueued {
+    fn id(&self) -> MessageId {
+        match self {
+            Self::Message(message) => message.id,
+            Self::Unreadable(id) => *id,
+        }
+    }
+
     /// message_id, application_id, event_id, event_type, channels, payload
     fn read(row: &mut Fields<'_>, now: Timestamp) -> Result<Self> {
         let id: MessageId = row.id()?;
@@ -178,11 +205,11 @@ async fn refuse(tx: &Tx, refused: &[(MessageId, &'static str)]) -> Result<()> {
     tx.run(sql::ENQUEUED_REFUSE, params![ids, why]).await.map(drop)
 }
 
-async fn refuse_next(tx: &Tx) -> Result<TakenIn> {
-    let limits = params![1_i64, 0_i64];
-    let next = tx.one(sql::ENQUEUED_TAKE, limits, |row| row.id::<MessageId>()).await?;
-    let refused: Vec<_> = next.into_iter().map(|id| (id, NOT_STORABLE)).collect();
-    refuse(tx, &refused).await?;
-    let refused = refused.into_iter().map(|(message_id, why)| Refused { message_id, why });
-    Ok(TakenIn { refused: refused.collect(), ..TakenIn::default() })
+/// Unless somebody else has dealt with it meanwhile.
+async fn refuse_one(tx: &Tx, id: MessageId) -> Result<TakenIn> {
+    let why = NOT_STORABLE;
+    let row = params![Column(vec![Uuid::from(id)]), Column(vec![why])];
+    let count = tx.run(sql::ENQUEUED_REFUSE, row).await?;
+    let refused = (count > 0).then_some(Refused { message_id: id, why });
+    Ok(TakenIn { refused: refused.into_iter().collect(), ..TakenIn::default() })
 }

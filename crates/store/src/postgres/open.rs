@@ -68,8 +68,11 @@ impl Target {
         &self,
         mut hear: impl FnMut(&Notification) + Send + 'static,
     ) -> Result<Connection> {
-        let (client, mut connection) =
-            self.config.connect(self.tls.clone()).await.map_err(failed)?;
+        // The system bounds the way there; a server that hangs would keep the greeting for itself.
+        let bound = self.config.get_connect_timeout().map_or(CONNECT_TIMEOUT, |bound| *bound * 2);
+        let connected = tokio::time::timeout(bound, self.config.connect(self.tls.clone())).await;
+        let silent = |_| Error::new(Kind::Unavailable, "the database does not answer");
+        let (client, mut connection) = connected.map_err(silent)?.map_err(failed)?;
         tokio::spawn(async move {
             loop {
                 match poll_fn(|context| connection.poll_message(context)).await {
@@ -102,7 +105,7 @@ pub(super) async fn prepare(pool: &Arc<Pool>, now: Timestamp) -> Result<()> {
 async fn migrate(tx: &Tx, now: Timestamp) -> Result<()> {
     check_version(tx).await?;
     // Whoever came first may take its time.
-    tx.batch("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
+    tx.take_time().await?;
     tx.one("SELECT pg_advisory_xact_lock($1)", params![MIGRATION_LOCK], |_| Ok(())).await?;
     tx.batch(
         "CREATE SCHEMA IF NOT EXISTS posthaste;

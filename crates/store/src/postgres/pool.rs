@@ -20,6 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// How much longer than a statement may take we wait for its answer.
+const ANSWER_SLACK: Duration = Duration::from_secs(2);
+
 /// Keeps the planner on ordered walks of indexes.
 const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
     SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; \
@@ -92,6 +95,7 @@ impl Pool {
             let tx = self.transaction().await?;
             match tx.begin(mode).await {
                 Ok(()) => return Ok(tx),
+                Err(error) if tx.is_silent() => return Err(error),
                 Err(_) if tx.is_broken() => {}
                 Err(error) => return Err(error),
             }
@@ -168,6 +172,21 @@ impl Pool {
 }
 
 impl Place {
+    /// How long the server may take to begin; that is no work.
+    pub fn begin_timeout(&self) -> Duration {
+        self.pool.options.acquire_timeout.max(ANSWER_SLACK)
+    }
+
+    /// How long it may take for a statement: what it was told, and the way there and back.
+    pub fn answer_timeout(&self) -> Duration {
+        self.pool.options.statement_timeout + ANSWER_SLACK
+    }
+
+    /// The server does not answer: idle connections lead to the same silence.
+    pub fn fell_silent(&self) {
+        self.pool.idle().clear();
+    }
+
     pub fn begin_sql(&self, mode: Mode) -> &str {
         &self.pool.begin[mode as usize]
     }

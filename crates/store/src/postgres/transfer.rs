@@ -121,7 +121,7 @@ impl Target {
     pub async fn sum(&self, table: &Table) -> Result<Sum> {
         let tx = self.pool.begin(Mode::Read).await?;
         let sum = async {
-            tx.batch("SET LOCAL statement_timeout = 0").await?;
+            tx.take_time().await?;
             let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
             let sql = format!("SELECT {} FROM posthaste.{}", columns.join(", "), table.name);
             let mut sum = Sum::default();
@@ -159,7 +159,7 @@ impl Target {
     /// Whoever came first may take its time.
     async fn transaction(&self) -> Result<Tx> {
         let tx = self.pool.begin(Mode::Write).await?;
-        tx.batch("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
+        tx.take_time().await?;
         Ok(tx)
     }
 }
