@@ -264,6 +264,26 @@ pub async fn payload_gone(ground: &dyn Ground) {
     assert_eq!(world.store.status(world.now()).await.unwrap().failed_last_hour, 1);
 }
 
+/// What is given up takes nobody's place: another lane gets the room in the same claim.
+pub async fn given_up_makes_room(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let application = world.application().await;
+    world.endpoint(&application).await;
+    let mut message = world.message(&application);
+    message.expires_at = world.now().after(Duration::from_secs(60));
+    world.publish_message(message).await;
+    world.pass_secs(61);
+    assert_eq!(world.store.prune(world.now()).await.unwrap(), 1);
+    let other = world.application().await;
+    world.endpoint(&other).await;
+    world.publish(&other).await;
+    let mut request = world.request(worker(1));
+    request.deliveries_max = 1;
+    let jobs = jobs(world.store.claim(request).await.unwrap());
+    assert_eq!(jobs.len(), 1);
+    assert_eq!(jobs[0].delivery.application_id, other.id);
+}
+
 /// Whoever takes leases lives, even if it was given up before: nobody takes them over at once.
 pub async fn silent_worker_that_claims_again(ground: &dyn Ground) {
     let world = World::new(ground).await;

@@ -58,8 +58,8 @@ macro_rules! conformance_tests {
             claims_count_attempts, longest_waiting_lane_first, lane_gives_its_share,
             claim_is_bounded, full_lanes_are_passed_over, full_lane_with_some_room,
             next_due_is_told, classes_share_a_lane, endpoint_as_it_is_now,
-            fan_out_shares_the_message, attempts_run_out, payload_gone, give_back_uncounts,
-            late_give_back_is_ignored, silent_worker_that_claims_again,
+            fan_out_shares_the_message, attempts_run_out, payload_gone, given_up_makes_room,
+            give_back_uncounts, late_give_back_is_ignored, silent_worker_that_claims_again,
         }
         $crate::conformance_tests! { @group $ground; health:
             f067_rate_limit_holds, f067_rate_limit_holds_over_processes, application_rate_limit,

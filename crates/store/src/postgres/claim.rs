@@ -147,14 +147,32 @@ impl<'c> Run<'c> {
         )?;
         self.limits.extend(limits);
         self.limits_asked.extend(asked);
-        let mut chosen = Vec::with_capacity(admitted.len());
-        for mut lane in admitted {
-            if self.room == 0 {
-                break;
+        let mut admitted = admitted.into_iter();
+        let mut claimed = Vec::new();
+        // Deliveries that are given up make room again, for the lanes that are left.
+        loop {
+            let chosen = self.choose_all(&mut admitted);
+            if chosen.is_empty() {
+                return Ok(claimed);
             }
+            claimed.extend(self.take(tx, chosen).await?);
+        }
+    }
+
+    /// What goes next of as many lanes as there is room for.
+    fn choose_all(&mut self, admitted: &mut impl Iterator<Item = Admitted>) -> Vec<Admitted> {
+        let mut chosen = Vec::new();
+        while self.room > 0
+            && self.bytes < BYTES_MAX
+            && let Some(mut lane) = admitted.next()
+        {
             self.choose(&mut lane);
             chosen.push(lane);
         }
+        chosen
+    }
+
+    async fn take(&mut self, tx: &Tx, mut chosen: Vec<Admitted>) -> Result<Vec<ClaimedLane>> {
         self.load_messages(tx, &chosen).await?;
         self.lease(tx, &mut chosen).await?;
         Ok(self.settle(chosen))
