@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::rows::{self, Fields};
-use posthaste_core::delivery::{Cause, Class, DeliveryKey, Record, Trigger, Verdict};
+use posthaste_core::delivery::{Cause, Class, DeliveryKey, Lease, Record, Trigger, Verdict};
 use posthaste_core::id::{ApplicationId, EndpointId, NoticeId, WorkerId};
 use posthaste_core::lane::{Event, Health, Observation};
 use posthaste_core::outcome::{FailureKind, OutcomeClass};
@@ -187,6 +187,13 @@ impl Open {
             accepted_at: row.time()?,
             last_status: row.opt_number()?,
         })
+    }
+
+    /// Whether this lease is in force.
+    pub fn is_leased(&self, lease: &Lease) -> bool {
+        self.state == rows::LEASED
+            && self.lease_number == lease.number
+            && self.lease_worker == Some(lease.worker_id)
     }
 
     /// The row of a delivery that ends without another attempt.

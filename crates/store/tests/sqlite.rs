@@ -77,7 +77,7 @@ mod own {
     use super::*;
     use posthaste_core::endpoint::EventType;
     use posthaste_core::event::{EventTypeName, OrganisationId};
-    use posthaste_store::{Catalog, Error, Kind};
+    use posthaste_store::{Catalog, Error, Kind, Upkeep};
     use rusqlite::Connection;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -140,6 +140,31 @@ mod own {
         }
         let log = fs::metadata(format!("{}-wal", folder.path().display())).unwrap().len();
         assert!(log < 64 << 20, "120 MB were written, and the log has {log} bytes");
+    }
+
+    /// What is old but keeps its payload stays, and must not be walked over every minute.
+    #[tokio::test]
+    async fn what_stays_is_not_looked_at_all_over_again() {
+        let folder = Folder::new();
+        let store = folder.sqlite().await;
+        let connection = Connection::open(folder.path()).unwrap();
+        connection
+            .execute_batch(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
+                 INSERT INTO message (application_id, id, event_type, payload, created_at,
+                     expires_at)
+                 SELECT zeroblob(16), CAST(printf('m%015d', i) AS BLOB), 'x',
+                     iif(i < 5000, x'00', NULL), i, i FROM n",
+            )
+            .unwrap();
+        let mut forgotten = Vec::new();
+        for _ in 0..5 {
+            forgotten.push(store.forget(NOW).await.unwrap());
+        }
+        assert_eq!(forgotten, [0, 0, 0, 0, 1], "a thousand are looked at in a call");
+        // And then from the start.
+        connection.execute_batch("UPDATE message SET payload = NULL WHERE seq = 1").unwrap();
+        assert_eq!(store.forget(NOW).await.unwrap(), 1);
     }
 
     #[tokio::test]

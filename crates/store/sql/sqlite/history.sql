@@ -3,9 +3,15 @@
 -- Filters of messages: ?5 channel, ?6 event types as JSON, ?7 before, ?8 after; NULL: all.
 
 -- name: message_by_id
--- ?1 application, ?2 id. Index message_id.
+-- ?1 application, ?2 id. Primary keys; what is not listed yet is few rows, and looked through.
 SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
-FROM message WHERE application_id = ?1 AND id = ?2;
+FROM message
+WHERE seq = (SELECT seq FROM message_list WHERE application_id = ?1 AND id = ?2)
+UNION ALL
+SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
+FROM message
+WHERE seq > (SELECT message_seq FROM listed WHERE id = 1) AND application_id = ?1 AND id = ?2
+LIMIT 1;
 
 -- name: message_by_event
 -- ?1 application, ?2 event id. Index message_event.
@@ -27,43 +33,50 @@ ORDER BY list.id ASC
 LIMIT ?4;
 
 -- name: attempt_find
--- ?1 application, ?2 message, ?3 attempt. Indexes message_id and attempt_key.
+-- ?1 application, ?2 message, ?3 attempt. Primary keys of the lists, then of the attempts.
 SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
     status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
-FROM message
-CROSS JOIN attempt ON attempt.message_id = message.id
-WHERE message.application_id = ?1 AND message.id = ?2 AND attempt.id = ?3;
+FROM message_list
+CROSS JOIN message_attempt_list AS list ON list.message_id = message_list.id
+CROSS JOIN attempt ON attempt.seq = list.seq
+WHERE message_list.application_id = ?1 AND message_list.id = ?2 AND list.id = ?3;
 
 -- name: attempts_of_message
 -- ?12 application, ?1 message, ?2 after id, ?3 before id, ?4 how many, filters of the message but
--- ?7 and ?8 of when it started, ?9 delivered, ?10 status class, ?11 endpoint. Indexes message_id
--- and attempt_key.
+-- ?7 and ?8 of when it started, ?9 delivered, ?10 status class, ?11 endpoint. Primary keys of the
+-- lists, then of what they list.
 SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
     status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
     first_byte, total, remote, verdict, next_attempt_at
-FROM message
-CROSS JOIN attempt ON attempt.message_id = message.id
-WHERE message.application_id = ?12 AND message.id = ?1 AND attempt.id > ?2 AND attempt.id < ?3
+FROM message_list
+CROSS JOIN message ON message.seq = message_list.seq
+CROSS JOIN message_attempt_list AS list ON list.message_id = message_list.id
+CROSS JOIN attempt ON attempt.seq = list.seq
+WHERE message_list.application_id = ?12 AND message_list.id = ?1 AND list.id > ?2 AND list.id < ?3
     AND (?11 IS NULL OR attempt.endpoint_id = ?11)
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
     AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
     AND (?7 IS NULL OR started_at < ?7) AND (?8 IS NULL OR started_at >= ?8)
     AND (?9 IS NULL OR ?9 = (ifnull(status, 0) BETWEEN 200 AND 299))
     AND (?10 IS NULL OR status / 100 = ?10 / 100)
-ORDER BY attempt.id ASC
+ORDER BY list.id ASC
 LIMIT ?4;
 
 -- name: attempts_of_endpoint
--- ?1 endpoint, ?2 after id, ?3 before id, ?4 how many, filters as above. Primary keys of the list
--- and of the attempts, then index message_id.
-SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at, url,
-    status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns, connect, tls,
-    first_byte, total, remote, verdict, next_attempt_at
-FROM attempt_list AS list
+-- ?1 endpoint, ?2 after id, ?3 before id, ?4 how many, filters as above. Primary keys of the lists
+-- and of what they list.
+SELECT attempt.message_id, attempt.id, attempt.endpoint_id, number, trigger, started_at,
+    attempt.url, status, retry_after, body, body_cut, failure, failure_phase, failure_detail, dns,
+    connect, tls, first_byte, total, remote, verdict, next_attempt_at
+FROM endpoint
+CROSS JOIN attempt_list AS list ON list.endpoint_id = endpoint.id
 CROSS JOIN attempt ON attempt.seq = list.seq
-CROSS JOIN message ON message.id = attempt.message_id
-WHERE list.endpoint_id = ?1 AND list.id > ?2 AND list.id < ?3
+CROSS JOIN message_list
+    ON message_list.application_id = endpoint.application_id
+    AND message_list.id = attempt.message_id
+CROSS JOIN message ON message.seq = message_list.seq
+WHERE endpoint.id = ?1 AND list.id > ?2 AND list.id < ?3
     AND (?11 IS NULL OR attempt.endpoint_id = ?11)
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
     AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
@@ -81,7 +94,7 @@ SELECT message.application_id, delivery.message_id AS id, event_id, event_type, 
     delivery.endpoint_id, delivery.message_id, delivery.application_id, delivery.state, attempts,
     accepted_at, due_at, NULL, NULL, last_status
 FROM delivery
-CROSS JOIN message ON message.id = delivery.message_id
+CROSS JOIN message ON message.seq = delivery.message_seq
 WHERE delivery.endpoint_id = ?1 AND delivery.message_id > ?2 AND delivery.message_id < ?3
     AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
     AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
@@ -96,7 +109,9 @@ SELECT message.application_id, list.message_id AS id, event_id, event_type, chan
     accepted_at, NULL, ended_at, cause, last_status
 FROM ended_list AS list
 CROSS JOIN ended ON ended.seq = list.seq
-CROSS JOIN message ON message.id = ended.message_id
+CROSS JOIN message_list
+    ON message_list.application_id = ended.application_id AND message_list.id = list.message_id
+CROSS JOIN message ON message.seq = message_list.seq
 WHERE list.endpoint_id = ?1 AND list.message_id > ?2 AND list.message_id < ?3
     AND NOT EXISTS (
         SELECT 1 FROM delivery
@@ -122,7 +137,8 @@ SELECT endpoint.id, ?5, endpoint.application_id, ifnull(delivery.state, ended.st
     iif(delivery.state IS NULL, ended.last_status, delivery.last_status)
 FROM endpoint
 LEFT JOIN delivery ON delivery.endpoint_id = endpoint.id AND delivery.message_id = ?5
-LEFT JOIN ended ON ended.endpoint_id = endpoint.id AND ended.message_id = ?5
+LEFT JOIN ended_list ON ended_list.endpoint_id = endpoint.id AND ended_list.message_id = ?5
+LEFT JOIN ended ON ended.seq = ended_list.seq
 WHERE endpoint.application_id = ?1 AND endpoint.id > ?2 AND endpoint.id < ?3
     AND (delivery.state IS NOT NULL OR ended.state IS NOT NULL)
 ORDER BY endpoint.id ASC
@@ -135,10 +151,16 @@ SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, du
 FROM delivery WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: delivery_ended
--- ?1 endpoint, ?2 message. Index ended_key.
+-- ?1 endpoint, ?2 message. Primary keys; what is not listed yet is few rows, and looked through.
 SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
     cause, last_status
-FROM ended WHERE endpoint_id = ?1 AND message_id = ?2;
+FROM ended WHERE seq = (SELECT seq FROM ended_list WHERE endpoint_id = ?1 AND message_id = ?2)
+UNION ALL
+SELECT endpoint_id, message_id, application_id, state, attempts, accepted_at, NULL, ended_at,
+    cause, last_status
+FROM ended
+WHERE seq > (SELECT ended_seq FROM listed WHERE id = 1) AND endpoint_id = ?1 AND message_id = ?2
+LIMIT 1;
 
 -- name: dead_letters_page
 -- ?1 applications in hexadecimal as JSON or NULL for all, ?2 after message, ?3 before message,
@@ -257,6 +279,14 @@ SELECT application_id, id, seq FROM message WHERE seq > ?1 AND seq <= ?2
 ORDER BY application_id, id
 ON CONFLICT (application_id, id) DO UPDATE SET seq = excluded.seq;
 
+-- name: list_expiries
+-- ?1 after seq, ?2 up to seq. Primary key.
+-- only here: see above.
+INSERT INTO expiry_list (expires_at, seq)
+SELECT expires_at, seq FROM message WHERE seq > ?1 AND seq <= ?2 AND payload IS NOT NULL
+ORDER BY expires_at, seq
+ON CONFLICT (expires_at, seq) DO NOTHING;
+
 -- name: list_ended
 -- ?1 after seq, ?2 up to seq. Primary key.
 -- only here: see above.
@@ -272,6 +302,14 @@ INSERT INTO attempt_list (endpoint_id, id, seq)
 SELECT endpoint_id, id, seq FROM attempt WHERE seq > ?1 AND seq <= ?2
 ORDER BY endpoint_id, id
 ON CONFLICT (endpoint_id, id) DO UPDATE SET seq = excluded.seq;
+
+-- name: list_attempts_of_messages
+-- ?1 after seq, ?2 up to seq. Primary key.
+-- only here: see above.
+INSERT INTO message_attempt_list (message_id, id, seq)
+SELECT message_id, id, seq FROM attempt WHERE seq > ?1 AND seq <= ?2
+ORDER BY message_id, id
+ON CONFLICT (message_id, id) DO UPDATE SET seq = excluded.seq;
 
 -- name: lists_advance
 -- ?1, ?2, ?3 up to where messages, ended deliveries and attempts are listed now.

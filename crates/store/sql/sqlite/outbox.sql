@@ -23,7 +23,7 @@ ON CONFLICT (key_hash) DO UPDATE SET
 SELECT id FROM message WHERE application_id = ?1 AND event_id = ?2;
 
 -- name: message_insert
--- Appends a message. Indexes message_id, message_event, message_expiry.
+-- Appends a message. Index message_event.
 INSERT INTO message
     (application_id, id, event_id, event_type, channels, payload, created_at, expires_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
@@ -32,8 +32,8 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
 -- The first state of a delivery: due, leased or held.
 INSERT INTO delivery
     (endpoint_id, message_id, application_id, state, class, due_at, attempts, plan_attempts,
-     trigger, lease_number, lease_worker, lease_until, accepted_at, reopened)
-VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?6, 0, ?6, ?7, ?8, ?5, 0);
+     trigger, lease_number, lease_worker, lease_until, accepted_at, reopened, message_seq)
+VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?6, 0, ?6, ?7, ?8, ?5, 0, ?9);
 
 -- name: lane_pull
 -- ?1 endpoint, ?2 when something of it is due. Primary key. Brings the lane's next due time
@@ -138,25 +138,32 @@ SET state = 1, lease_number = ?3, lease_worker = ?4, lease_until = ?5, attempts 
 WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: claim_message
--- ?1 application, ?2 message. Index message_id.
-SELECT application_id, id, event_id, event_type, channels, payload, created_at, expires_at
-FROM message WHERE application_id = ?1 AND id = ?2;
+-- ?1 endpoint, ?2 message. Primary keys.
+SELECT message.application_id, id, event_id, event_type, channels, payload, created_at, expires_at
+FROM delivery
+CROSS JOIN message ON message.seq = delivery.message_seq
+WHERE delivery.endpoint_id = ?1 AND delivery.message_id = ?2;
 
 -- name: attempt_insert
--- An attempt with what came of it. One that is recorded twice is kept once.
+-- Appends an attempt with what came of it.
 INSERT INTO attempt
     (message_id, id, endpoint_id, number, trigger, started_at, url, status, retry_after, body,
      body_cut, failure, failure_phase, failure_detail, dns, connect, tls, first_byte, total,
      remote, verdict, next_attempt_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-    ?20, ?21, ?22)
-ON CONFLICT (message_id, id) DO NOTHING;
+    ?20, ?21, ?22);
+
+-- name: attempt_kept
+-- ?1 message, ?2 id. Primary key of a list that is complete. Whether it was recorded before.
+-- only here: the other back-end has an index for it, and keeps the first by that.
+SELECT EXISTS (SELECT 1 FROM message_attempt_list WHERE message_id = ?1 AND id = ?2);
 
 -- name: delivery_end
--- ?1 endpoint, ?2 message, ?3 lease number, ?4 worker. Primary key. Deletes only under the lease.
+-- ?1 endpoint, ?2 message, ?3 lease number, ?4 worker. Primary key. Deletes only under the lease,
+-- and only what ends for the first time.
 DELETE FROM delivery
 WHERE endpoint_id = ?1 AND message_id = ?2 AND state = 1 AND lease_number = ?3
-    AND lease_worker = ?4;
+    AND lease_worker = ?4 AND ended_seq IS NULL;
 
 -- name: delivery_wait
 -- ?1 endpoint, ?2 message, ?3 lease number, ?4 worker, ?5 state (0 waiting, 2 held), ?6 due,
@@ -168,23 +175,27 @@ WHERE endpoint_id = ?1 AND message_id = ?2 AND state = 1 AND lease_number = ?3
     AND lease_worker = ?4;
 
 -- name: delivery_remove
--- ?1 endpoint, ?2 message. Primary key. Only from a transaction that has just read it.
-DELETE FROM delivery WHERE endpoint_id = ?1 AND message_id = ?2;
+-- ?1 endpoint, ?2 message. Primary key. Only from a transaction that has just read it. Returns
+-- where it is among the ended, if it had ended before.
+DELETE FROM delivery WHERE endpoint_id = ?1 AND message_id = ?2 RETURNING ended_seq;
 
 -- name: ended_store
--- What became of a delivery. Once delivered stays delivered: a later attempt by hand that fails
--- takes nothing back.
+-- What became of a delivery that had not ended before.
 INSERT INTO ended
     (endpoint_id, message_id, application_id, state, cause, attempts, lease_number, accepted_at,
      ended_at, last_status)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-ON CONFLICT (message_id, endpoint_id) DO UPDATE SET
-    state = iif(ended.state = 3, 3, excluded.state),
-    cause = iif(ended.state = 3, NULL, excluded.cause),
-    ended_at = iif(ended.state = 3, ended.ended_at, excluded.ended_at),
-    last_status = iif(ended.state = 3, ended.last_status, excluded.last_status),
-    attempts = excluded.attempts,
-    lease_number = excluded.lease_number;
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
+
+-- name: ended_again
+-- ?1 where it is among the ended, ?2 state, ?3 cause, ?4 attempts, ?5 lease number, ?6 ended,
+-- ?7 status. Primary key. Once delivered stays delivered: a later attempt by hand that fails takes
+-- nothing back.
+-- only here: the other back-end finds by itself whether there is one.
+UPDATE ended
+SET state = iif(state = 3, 3, ?2), cause = iif(state = 3, NULL, ?3), attempts = ?4,
+    lease_number = ?5, ended_at = iif(state = 3, ended_at, ?6),
+    last_status = iif(state = 3, last_status, ?7)
+WHERE seq = ?1;
 
 -- name: tally_add
 -- ?1 minute, ?2 worker, then what is added.
@@ -237,11 +248,13 @@ SET state = ?3, due_at = ?4, attempts = attempts - iif(?5, 0, 1),
 WHERE endpoint_id = ?1 AND message_id = ?2 AND state = 1;
 
 -- name: resend_find
--- ?1 endpoint, ?2 message. Primary keys. Where a resend would go, and whether it can.
+-- ?1 endpoint, ?2 message. Primary keys; the lists are complete. Where a resend would go, and
+-- whether it can.
 SELECT endpoint.application_id, endpoint.disabled IS NOT NULL, message.payload IS NOT NULL,
     message.created_at
 FROM endpoint
-JOIN message ON message.application_id = endpoint.application_id AND message.id = ?2
+CROSS JOIN message_list AS list ON list.application_id = endpoint.application_id AND list.id = ?2
+CROSS JOIN message ON message.seq = list.seq
 WHERE endpoint.id = ?1 AND endpoint.deleted_at IS NULL;
 
 -- name: resend_open
@@ -252,12 +265,15 @@ SET planned_at = iif(trigger = 1, planned_at, due_at), trigger = 1, class = 0, d
 WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: resend_insert
--- ?1 endpoint, ?2 message, ?3 application, ?4 now, ?5 accepted. Attempts and leases are numbered on
--- from where they had ended, if the delivery was there before.
+-- ?1 endpoint, ?2 message, ?3 application, ?4 now, ?5 accepted. Primary keys; the lists are
+-- complete. Attempts and leases are numbered on from where they had ended, if the delivery was
+-- there before.
 INSERT INTO delivery
     (endpoint_id, message_id, application_id, state, class, due_at, attempts, plan_attempts,
-     trigger, lease_number, accepted_at, last_status, reopened)
+     trigger, lease_number, accepted_at, last_status, reopened, message_seq, ended_seq)
 SELECT ?1, ?2, ?3, 0, 0, ?4, ifnull(ended.attempts, 0), 0, 1, ifnull(ended.lease_number, 0),
-    ?5, ended.last_status, ifnull(ended.state = 4, 0)
-FROM (SELECT 1)
-LEFT JOIN ended ON ended.endpoint_id = ?1 AND ended.message_id = ?2;
+    ?5, ended.last_status, ifnull(ended.state = 4, 0), list.seq, ended.seq
+FROM message_list AS list
+LEFT JOIN ended_list ON ended_list.endpoint_id = ?1 AND ended_list.message_id = ?2
+LEFT JOIN ended ON ended.seq = ended_list.seq
+WHERE list.application_id = ?3 AND list.id = ?2;

@@ -104,14 +104,18 @@ ORDER BY message_id
 LIMIT ?6;
 
 -- name: replay_reopen
--- ?1 endpoint, ?2 message, ?3 due. Primary key. A dead letter gets a new plan; attempts and leases
--- are numbered on.
+-- ?1 endpoint, ?2 message, ?3 due. Primary keys; the lists are complete. A dead letter gets a new
+-- plan; attempts and leases are numbered on.
 INSERT INTO delivery
     (endpoint_id, message_id, application_id, state, class, due_at, attempts, plan_attempts,
-     trigger, lease_number, accepted_at, last_status, reopened)
-SELECT endpoint_id, message_id, application_id, 0, 3, ?3, attempts, 0, 0, lease_number,
-    accepted_at, last_status, 1
-FROM ended WHERE endpoint_id = ?1 AND message_id = ?2;
+     trigger, lease_number, accepted_at, last_status, reopened, message_seq, ended_seq)
+SELECT ended.endpoint_id, ended.message_id, ended.application_id, 0, 3, ?3, attempts, 0, 0,
+    lease_number, accepted_at, last_status, 1, message_list.seq, ended.seq
+FROM ended_list AS list
+CROSS JOIN ended ON ended.seq = list.seq
+CROSS JOIN message_list
+    ON message_list.application_id = ended.application_id AND message_list.id = list.message_id
+WHERE list.endpoint_id = ?1 AND list.message_id = ?2;
 
 -- name: replay_release
 -- ?1 endpoint, ?2 message, ?3 due. Primary key. A held delivery gets a new plan.
@@ -126,10 +130,20 @@ SET status = ?2, replayed = ?3, cursor = ?4, paced_until = ?5, updated_at = ?6
 WHERE id = ?1;
 
 -- name: prune_payloads
--- ?1 now, ?2 how many. Index message_expiry.
+-- ?1 now, ?2 how many. Primary keys; the lists are complete.
 UPDATE message SET payload = NULL
 WHERE seq IN (
-    SELECT seq FROM message WHERE expires_at <= ?1 AND payload IS NOT NULL LIMIT ?2
+    SELECT seq FROM expiry_list WHERE expires_at <= ?1 ORDER BY expires_at, seq LIMIT ?2
+);
+
+-- name: prune_expiries
+-- ?1 now, ?2 how many. Primary key. Those whose payload has just gone.
+-- only here: the other back-end has an index instead of the list.
+DELETE FROM expiry_list
+WHERE (expires_at, seq) IN (
+    SELECT expires_at, seq FROM expiry_list WHERE expires_at <= ?1
+    ORDER BY expires_at, seq
+    LIMIT ?2
 );
 
 -- name: prune_idempotency
@@ -155,7 +169,7 @@ WHERE (minute, worker_id) IN (
 -- ?1 after seq, ?2 accepted before, ?3 how many. Primary key; whether each may go, for which the
 -- application's endpoints are asked for something open.
 -- only here: the other back-end drops partitions.
-SELECT seq, id, created_at, created_at < ?2 AND payload IS NULL AND NOT EXISTS (
+SELECT seq, id, application_id, created_at, created_at < ?2 AND payload IS NULL AND NOT EXISTS (
     SELECT 1 FROM endpoint
     CROSS JOIN delivery ON delivery.endpoint_id = endpoint.id AND delivery.message_id = message.id
     WHERE endpoint.application_id = message.application_id
@@ -166,39 +180,51 @@ ORDER BY seq
 LIMIT ?3;
 
 -- name: forget_attempt_list
--- ?1 message. Index attempt_key, then primary key.
+-- ?1 message. Primary keys; the lists are complete.
 -- only here: see above.
 DELETE FROM attempt_list
-WHERE (endpoint_id, id) IN (SELECT endpoint_id, id FROM attempt WHERE message_id = ?1);
-
--- name: forget_attempts
--- ?1 message. Index attempt_key.
--- only here: see above.
-DELETE FROM attempt WHERE message_id = ?1;
-
--- name: forget_ended_list
--- ?1 message. Index ended_key, then primary key.
--- only here: see above.
-DELETE FROM ended_list
-WHERE (endpoint_id, message_id) IN (
-    SELECT endpoint_id, message_id FROM ended WHERE message_id = ?1
+WHERE (endpoint_id, id) IN (
+    SELECT attempt.endpoint_id, attempt.id FROM message_attempt_list AS list
+    CROSS JOIN attempt ON attempt.seq = list.seq
+    WHERE list.message_id = ?1
 );
 
--- name: forget_ended
--- ?1 message. Index ended_key.
+-- name: forget_attempts
+-- ?1 message. Primary keys.
 -- only here: see above.
-DELETE FROM ended WHERE message_id = ?1;
+DELETE FROM attempt WHERE seq IN (SELECT seq FROM message_attempt_list WHERE message_id = ?1);
+
+-- name: forget_message_attempts
+-- ?1 message. Primary key.
+-- only here: see above.
+DELETE FROM message_attempt_list WHERE message_id = ?1;
+
+-- name: forget_ended
+-- ?1 message, ?2 application. Index endpoint_page, then primary keys: a message went to its
+-- application's endpoints.
+-- only here: see above.
+DELETE FROM ended
+WHERE seq IN (
+    SELECT list.seq FROM endpoint
+    CROSS JOIN ended_list AS list ON list.endpoint_id = endpoint.id AND list.message_id = ?1
+    WHERE endpoint.application_id = ?2
+);
+
+-- name: forget_ended_list
+-- ?1 message, ?2 application. Index endpoint_page, then primary key.
+-- only here: see above.
+DELETE FROM ended_list
+WHERE (endpoint_id, message_id) IN (SELECT id, ?1 FROM endpoint WHERE application_id = ?2);
 
 -- name: forget_message_list
--- ?1 message. Index message_id, then primary key.
+-- ?1 message, ?2 application. Primary key.
 -- only here: see above.
-DELETE FROM message_list
-WHERE (application_id, id) IN (SELECT application_id, id FROM message WHERE id = ?1);
+DELETE FROM message_list WHERE application_id = ?2 AND id = ?1;
 
 -- name: forget_message
--- ?1 message. Index message_id.
+-- ?1 seq. Primary key.
 -- only here: see above.
-DELETE FROM message WHERE id = ?1;
+DELETE FROM message WHERE seq = ?1;
 
 -- name: forget_done
 -- Numbers that are free again are given once more, and must then count as not listed. Primary keys.

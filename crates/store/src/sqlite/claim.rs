@@ -227,7 +227,7 @@ impl Run<'_> {
             if self.bytes >= BYTES_MAX {
                 break;
             }
-            let message = self.message(tx, lane.application_id, waiting.message_id)?;
+            let message = self.message(tx, lane.endpoint_id, waiting.message_id)?;
             let cause = match &message {
                 _ if waiting.attempts >= ATTEMPTS_MAX => {
                     Some(Cause::Exhausted(last_class(waiting.last_status)))
@@ -299,9 +299,8 @@ impl Run<'_> {
 
     fn give_up(&mut self, tx: &Tx<'_>, lane: &Lane, waiting: &Waiting, cause: Cause) -> Result<()> {
         let key = DeliveryKey { endpoint_id: lane.endpoint_id, message_id: waiting.message_id };
-        tx.remove_delivery(key)?;
         self.failed += 1;
-        tx.store_ended(&Ended {
+        tx.end(&Ended {
             key,
             application_id: lane.application_id,
             state: rows::DEAD_LETTER,
@@ -317,13 +316,13 @@ impl Run<'_> {
     fn message(
         &mut self,
         tx: &Tx<'_>,
-        application: ApplicationId,
+        endpoint: EndpointId,
         id: MessageId,
     ) -> Result<Option<Arc<Message>>> {
         if let Some(message) = self.messages.get(&id) {
             return Ok(message.clone());
         }
-        let key = params![application.as_bytes(), id.as_bytes()];
+        let key = params![endpoint.as_bytes(), id.as_bytes()];
         let message = tx.db.one(sql::CLAIM_MESSAGE, key, rows::message)?.map(Arc::new);
         self.messages.insert(id, message.clone());
         Ok(message)

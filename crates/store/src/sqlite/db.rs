@@ -40,6 +40,11 @@ impl<'c> Db<'c> {
         done
     }
 
+    /// The `seq` of the row that was appended last.
+    pub fn last_seq(&self) -> i64 {
+        self.connection.last_insert_rowid()
+    }
+
     /// Runs a statement; returns how many rows it changed.
     pub fn run(&self, sql: &'static str, params: impl Params) -> Result<usize> {
         self.with(sql, |statement| statement.execute(params).map_err(failed))

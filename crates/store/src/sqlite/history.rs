@@ -29,7 +29,8 @@ pub(super) mod sql {
         DELIVERY_ENDED, DEAD_LETTERS_PAGE, DEAD_LETTERS_OF_ENDPOINT, HEALTH_LANE, HEALTH_WINDOWS,
         HEALTH_WAITING, HEALTH_HELD, STATUS_OPEN, STATUS_OLDEST, STATUS_DEAD, STATUS_TALLY,
         STATUS_WINDOWS, STATUS_LANES, STATUS_WORKERS, NOTICES_ALL, NOTICES_OF_APPLICATION,
-        LISTS_BEHIND, LIST_MESSAGES, LIST_ENDED, LIST_ATTEMPTS, LISTS_ADVANCE,
+        LISTS_BEHIND, LIST_MESSAGES, LIST_EXPIRIES, LIST_ENDED, LIST_ATTEMPTS,
+        LIST_ATTEMPTS_OF_MESSAGES, LISTS_ADVANCE,
     }
 }
 
@@ -86,7 +87,7 @@ impl History for SqliteStore {
         message: MessageId,
         attempt: AttemptId,
     ) -> Result<Option<StoredAttempt>> {
-        self.read(move |db| {
+        self.read_lists(move |db| {
             let key = params![application.as_bytes(), message.as_bytes(), attempt.as_bytes()];
             db.one(sql::ATTEMPT_FIND, key, rows::attempt)
         })
@@ -100,7 +101,7 @@ impl History for SqliteStore {
         filter: AttemptFilter,
         page: Page<AttemptId>,
     ) -> Result<Slice<StoredAttempt>> {
-        self.read(move |db| {
+        self.read_lists(move |db| {
             let walk = Walk::newest_first(page);
             let mut key = attempts_key(message.as_bytes(), &walk, &filter)?;
             key.push(Value::Blob(application.as_bytes().to_vec()));
@@ -153,7 +154,7 @@ impl History for SqliteStore {
         page: Page<EndpointId>,
     ) -> Result<Slice<Delivery>> {
         let walk = Walk::new(page);
-        self.read(move |db| {
+        self.read_lists(move |db| {
             let (after, before) = bounds!(walk);
             let key =
                 params![application.as_bytes(), after, before, walk.rows(), message.as_bytes()];

@@ -19,9 +19,9 @@ pub(super) mod sql {
         DELIVERY_INSERT, LANE_PULL, LANES_DUE, LANES_NEXT, LANE_FIND, LANE_STORE, LANE_DUE_SET,
         LANE_LEASED, LANE_WAITING, APPLICATION_LIMIT, APPLICATION_LIMIT_STORE, CLAIM_ENDPOINT,
         WAITING_OF_CLASS, WAITING_NEXT, DELIVERY_LEASE, CLAIM_MESSAGE, ATTEMPT_INSERT,
-        DELIVERY_END, DELIVERY_WAIT, DELIVERY_REMOVE, ENDED_STORE, TALLY_ADD, SKETCH_STORE,
-        ENDPOINT_DISABLE, LANE_CLOSE, ROUTES_RAISE, NOTICE_INSERT, DELIVERY_FIND,
-        DELIVERY_RELEASE, RESEND_FIND, RESEND_OPEN, RESEND_INSERT,
+        ATTEMPT_KEPT, DELIVERY_END, DELIVERY_WAIT, DELIVERY_REMOVE, ENDED_STORE, ENDED_AGAIN,
+        TALLY_ADD, SKETCH_STORE, ENDPOINT_DISABLE, LANE_CLOSE, ROUTES_RAISE, NOTICE_INSERT,
+        DELIVERY_FIND, DELIVERY_RELEASE, RESEND_FIND, RESEND_OPEN, RESEND_INSERT,
     }
 }
 
@@ -66,7 +66,27 @@ impl Tx<'_> {
         self.db.get(sql::LANE_WAITING, params![id.as_bytes(), now.as_micros()], |row| row.flag())
     }
 
-    /// Writes how a delivery ended, and drops nothing: its open row is the caller's.
+    /// Writes how an open delivery of this transaction ended, and drops its open row.
+    pub fn end(&self, ended: &Ended) -> Result<()> {
+        let key = params![ended.key.endpoint_id.as_bytes(), ended.key.message_id.as_bytes()];
+        let before = self.db.get(sql::DELIVERY_REMOVE, key, |row| row.opt_int())?;
+        let Some(seq) = before else { return self.store_ended(ended) };
+        self.db.run(
+            sql::ENDED_AGAIN,
+            params![
+                seq,
+                ended.state,
+                ended.cause.as_ref().map(Cause::to_string),
+                ended.attempts,
+                ended.lease_number,
+                ended.ended_at.as_micros(),
+                ended.last_status,
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Writes how a delivery ended that had not ended before, and whose open row is gone.
     pub fn store_ended(&self, ended: &Ended) -> Result<()> {
         self.db.run(
             sql::ENDED_STORE,
@@ -156,12 +176,6 @@ impl Tx<'_> {
         self.db.one(sql::DELIVERY_FIND, key, Open::read)
     }
 
-    pub fn remove_delivery(&self, key: DeliveryKey) -> Result<()> {
-        let key = params![key.endpoint_id.as_bytes(), key.message_id.as_bytes()];
-        self.db.run(sql::DELIVERY_REMOVE, key)?;
-        Ok(())
-    }
-
     /// Makes a leased delivery wait again, at once; one whose endpoint is disabled is held, one
     /// whose endpoint is deleted ends. If it was the probe, another may go. `counted`: whether its
     /// attempt stays counted.
@@ -180,9 +194,8 @@ impl Tx<'_> {
             self.store_lane(&lane)?;
         }
         if lane.state == LaneState::Deleted {
-            self.remove_delivery(key)?;
             let cause = Cause::EndpointDeleted;
-            return self.store_ended(&open.ended(key, rows::CANCELLED, cause, now));
+            return self.end(&open.ended(key, rows::CANCELLED, cause, now));
         }
         self.db.run(
             sql::DELIVERY_RELEASE,

@@ -33,6 +33,7 @@ use open::Opened;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 use std::path::Path;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -61,6 +62,8 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     cache: Cache,
     workers: Arc<Workers>,
+    /// The `seq` after which the next call looks for what may be forgotten.
+    forget_after: AtomicI64,
 }
 
 struct Readers {
@@ -93,6 +96,7 @@ impl SqliteStore {
             }),
             cache: Cache::default(),
             workers,
+            forget_after: AtomicI64::new(0),
         };
         store.recover_dead(now, Timestamp::MIN).await?;
         Ok(store)

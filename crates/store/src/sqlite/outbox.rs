@@ -3,6 +3,7 @@
 use super::SqliteStore;
 use super::claim::claim;
 use super::lanes::sql;
+use super::lists;
 use super::record::record;
 use super::writer::{Tx, Urgency};
 use crate::outbox::{
@@ -102,8 +103,9 @@ fn accept(tx: &mut Tx<'_>, acceptance: &Acceptance) -> Result<Accepted> {
             message.expires_at.as_micros(),
         ],
     )?;
+    let seq = tx.db.last_seq();
     for delivery in &acceptance.deliveries {
-        insert(tx, acceptance, delivery)?;
+        insert(tx, acceptance, seq, delivery)?;
     }
     if let Some(key) = &acceptance.idempotency {
         let expires_at = message.created_at.after(IDEMPOTENCY_KEPT_FOR).as_micros();
@@ -144,7 +146,12 @@ fn routes_version(tx: &mut Tx<'_>, id: ApplicationId) -> Result<Option<i64>> {
     Ok(version)
 }
 
-fn insert(tx: &mut Tx<'_>, acceptance: &Acceptance, delivery: &NewDelivery) -> Result<()> {
+fn insert(
+    tx: &mut Tx<'_>,
+    acceptance: &Acceptance,
+    seq: i64,
+    delivery: &NewDelivery,
+) -> Result<()> {
     let message = &acceptance.message;
     let accepted_at = message.created_at;
     let lease = match (delivery.start, acceptance.lease) {
@@ -173,6 +180,7 @@ fn insert(tx: &mut Tx<'_>, acceptance: &Acceptance, delivery: &NewDelivery) -> R
             i64::from(lease.is_some()),
             lease.as_ref().map(|lease| lease.worker_id.as_bytes()),
             lease.map(|lease| lease.until.as_micros()),
+            seq,
         ],
     )?;
     if delivery.start == Start::Due {
@@ -184,10 +192,7 @@ fn insert(tx: &mut Tx<'_>, acceptance: &Acceptance, delivery: &NewDelivery) -> R
 fn give_back(tx: &mut Tx<'_>, leases: &[LeasedDelivery], now: Timestamp) -> Result<()> {
     for leased in leases {
         let Some(open) = tx.open_delivery(leased.key)? else { continue };
-        let in_force = open.state == rows::LEASED
-            && open.lease_number == leased.lease.number
-            && open.lease_worker == Some(leased.lease.worker_id);
-        if !in_force {
+        if !open.is_leased(&leased.lease) {
             continue;
         }
         tx.release(leased.key, &open, now, false)?;
@@ -196,6 +201,7 @@ fn give_back(tx: &mut Tx<'_>, leases: &[LeasedDelivery], now: Timestamp) -> Resu
 }
 
 fn resend(tx: &mut Tx<'_>, key: DeliveryKey, now: Timestamp) -> Result<Resent> {
+    lists::complete(&tx.db)?;
     let ids = params![key.endpoint_id.as_bytes(), key.message_id.as_bytes()];
     let found = tx.db.one(sql::RESEND_FIND, ids, |row| {
         let application: ApplicationId = row.id()?;

@@ -48,9 +48,9 @@ fn filled(analyzed: bool) -> (TempDir, Connection) {
              INSERT INTO worker (id, heartbeat_at, locks) VALUES (x'01', 0, 0);
              INSERT INTO delivery (endpoint_id, message_id, application_id, state, class, due_at,
                  attempts, plan_attempts, trigger, lease_number, lease_worker, lease_until,
-                 accepted_at, reopened)
+                 accepted_at, reopened, message_seq)
                  SELECT e, m, a, CASE i % 50 WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 0 END, i % 4, i,
-                     0, 0, 0, 0, iif(i % 50 = 0, x'01', NULL), i, i, 0 FROM n;
+                     0, 0, 0, 0, iif(i % 50 = 0, x'01', NULL), i, i, 0, i + 1 FROM n;
              INSERT INTO ended (endpoint_id, message_id, application_id, state, attempts,
                  lease_number, accepted_at, ended_at)
                  SELECT e, m, a, iif(i % 10 = 0, 4, 3), 1, 1, i, i FROM n;
@@ -60,6 +60,8 @@ fn filled(analyzed: bool) -> (TempDir, Connection) {
              INSERT INTO message_list SELECT application_id, id, seq FROM message;
              INSERT INTO ended_list SELECT endpoint_id, message_id, seq FROM ended;
              INSERT INTO attempt_list SELECT endpoint_id, id, seq FROM attempt;
+             INSERT INTO message_attempt_list SELECT message_id, id, seq FROM attempt;
+             INSERT INTO expiry_list SELECT expires_at, seq FROM message;
              UPDATE listed SET (message_seq, ended_seq, attempt_seq) =
                  (SELECT max(seq), max(seq), max(seq) FROM message);
              COMMIT;"
@@ -117,11 +119,12 @@ const WALKS: &[(&str, &str)] = &[
     ("TASK_NEXT", "an index of nothing but running tasks"),
     ("SWEEP_NEXT", "an index of nothing but lanes to be swept"),
     ("NOTICES_ALL", "in the order of the primary key, up to a limit"),
-    ("RESEND_INSERT", "the one row that it selects from"),
     ("LISTS_BEHIND", "the one row that it reads"),
     ("LIST_MESSAGES", "a bounded batch is sorted"),
     ("LIST_ENDED", "a bounded batch is sorted"),
     ("LIST_ATTEMPTS", "a bounded batch is sorted"),
+    ("LIST_ATTEMPTS_OF_MESSAGES", "a bounded batch is sorted"),
+    ("LIST_EXPIRIES", "a bounded batch is sorted"),
     ("FORGET_DONE", "the one row that it changes"),
     ("LISTS_ADVANCE", "the one row that it changes"),
     ("CHECK", "the number of pages is known"),
@@ -175,7 +178,11 @@ fn hot_queries_walk_their_index() {
                 lanes::sql::EVENT_FIND,
                 "message_event (application_id=? AND event_id=?)",
             ),
-            ("claim_message", lanes::sql::CLAIM_MESSAGE, "message_id (id=?)"),
+            (
+                "claim_message",
+                lanes::sql::CLAIM_MESSAGE,
+                "message USING INTEGER PRIMARY KEY (rowid=?)",
+            ),
             (
                 "delivery_end",
                 lanes::sql::DELIVERY_END,
@@ -194,7 +201,11 @@ fn hot_queries_walk_their_index() {
                 upkeep::sql::REPLAY_HELD,
                 "delivery_held (endpoint_id=? AND message_id>? AND message_id<?)",
             ),
-            ("prune_payloads", upkeep::sql::PRUNE_PAYLOADS, "message_expiry (expires_at<?)"),
+            (
+                "prune_payloads",
+                upkeep::sql::PRUNE_PAYLOADS,
+                "expiry_list USING PRIMARY KEY (expires_at<?)",
+            ),
             ("health_held", history::sql::HEALTH_HELD, "delivery_held (endpoint_id=?)"),
             (
                 "attempts_of_endpoint",

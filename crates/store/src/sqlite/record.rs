@@ -1,6 +1,7 @@
 //! Records: attempts, what becomes of their deliveries, and what they show about the lanes.
 
 use super::lanes::sql;
+use super::lists;
 use super::writer::Tx;
 use crate::lanes::{Ended, Lane, LaneNotice, LaneState, Tally, minute_of, observe};
 use crate::outbox::{LaneEvent, RecordBatch, Recorded, Scope, WindowSketch};
@@ -202,10 +203,7 @@ fn end(tx: &Tx<'_>, record: &Record, state: i64, cause: Option<Cause>) -> Result
             delivery.lease.worker_id.as_bytes(),
         ],
     )?;
-    if ended == 0 {
-        return Ok(false);
-    }
-    tx.store_ended(&Ended {
+    let how = Ended {
         key: delivery.key,
         application_id: delivery.application_id,
         state,
@@ -215,8 +213,17 @@ fn end(tx: &Tx<'_>, record: &Record, state: i64, cause: Option<Cause>) -> Result
         accepted_at: delivery.accepted_at,
         ended_at: record.ended_at,
         last_status: record.outcome.status(),
-    })?;
-    Ok(true)
+    };
+    if ended > 0 {
+        tx.store_ended(&how)?;
+        return Ok(true);
+    }
+    let open = tx.open_delivery(delivery.key)?;
+    let in_force = open.is_some_and(|open| open.is_leased(&delivery.lease));
+    if in_force {
+        tx.end(&how)?;
+    }
+    Ok(in_force)
 }
 
 /// Lets a delivery wait or holds it, under its lease. `false`: the lease is not in force.
@@ -239,9 +246,16 @@ fn wait(tx: &Tx<'_>, record: &Record, state: i64, due_at: Timestamp) -> Result<b
     Ok(waits > 0)
 }
 
-/// Keeps the attempt.
+/// Keeps the attempt. One that is recorded twice is kept once: its first record ended the lease.
 fn keep(tx: &Tx<'_>, record: &Record, endpoint: &Endpoint, in_force: bool) -> Result<()> {
     let delivery = &record.delivery;
+    if !in_force {
+        lists::complete(&tx.db)?;
+        let key = [delivery.key.message_id.as_bytes(), record.attempt_id.as_bytes()];
+        if tx.db.get(sql::ATTEMPT_KEPT, key, |row| row.flag())? {
+            return Ok(());
+        }
+    }
     let (response, failure) = match &record.outcome.answer {
         Answer::Response(response) => (Some(response), None),
         Answer::Failure(failure) => (None, Some(failure)),

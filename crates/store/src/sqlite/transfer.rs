@@ -10,11 +10,12 @@ use posthaste_core::time::Timestamp;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, params_from_iter};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// Weeks of history that are looked for: ten years.
+/// Weeks of history that are told: ten years.
 const WEEKS_MAX: usize = 520;
 /// How long a lock that is about to go is waited for.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,23 +46,24 @@ impl Source {
         .await
     }
 
-    /// Starts of weeks of which there are messages, by hops over their ids.
+    /// Starts of weeks of which there are messages.
     pub async fn weeks(&mut self) -> Result<Vec<Timestamp>> {
         self.read(|connection| {
-            let sql = "SELECT id FROM message WHERE id >= ?1 ORDER BY id LIMIT 1";
+            let sql = "SELECT id FROM message_list UNION ALL
+                SELECT id FROM message WHERE seq > (SELECT message_seq FROM listed)";
             let mut statement = connection.prepare(sql).map_err(failed)?;
-            let mut weeks = Vec::new();
-            let mut from = MessageId::from_bytes([0; 16]);
-            while weeks.len() < WEEKS_MAX {
-                let mut rows = statement.query([from.as_bytes()]).map_err(failed)?;
-                let Some(row) = rows.next().map_err(failed)? else { break };
+            let mut rows = statement.query([]).map_err(failed)?;
+            let week = WEEK.as_secs().cast_signed();
+            let mut weeks = BTreeSet::new();
+            while let Some(row) = rows.next().map_err(failed)? {
                 let at = MessageId::from_bytes(row.get(0).map_err(failed)?).timestamp();
-                weeks.push(at);
-                let week = WEEK.as_secs().cast_signed();
-                let next = Timestamp::from_secs((at.as_secs().div_euclid(week) + 1) * week);
-                from = MessageId::lower_bound(next);
+                weeks.insert(at.as_secs().div_euclid(week) * week);
+                // The latest are kept: what is older is copied all the same.
+                if weeks.len() > WEEKS_MAX {
+                    weeks.pop_first();
+                }
             }
-            Ok(weeks)
+            Ok(weeks.into_iter().map(Timestamp::from_secs).collect())
         })
         .await
     }

@@ -1,17 +1,18 @@
 //! `Upkeep`: workers and their leases, sweeps, tasks, retention. Everything in bounded steps.
 
-use super::SqliteStore;
 use super::writer::{Tx, Urgency};
+use super::{SqliteStore, lists};
 use crate::lanes::{LaneState, minute_of};
-use crate::rows;
+use crate::rows::{self, Fields};
 use crate::upkeep::{Step, TakenIn, Task, TaskStatus, Upkeep};
 use crate::{Error, Kind, Result};
 use async_trait::async_trait;
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState};
-use posthaste_core::id::{EndpointId, MessageId, TaskId, WorkerId};
+use posthaste_core::id::{ApplicationId, EndpointId, MessageId, TaskId, WorkerId};
 use posthaste_core::time::Timestamp;
 use rusqlite::params;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub(super) mod sql {
@@ -19,9 +20,9 @@ pub(super) mod sql {
         WORKER_SEE, WORKER_HEARTBEAT, WORKERS, WORKER_DELETE, LEASES_OF, LEASES_EXPIRED,
         SWEEP_NEXT, SWEEP_FIND, SWEEP_HOLD, SWEEP_CANCEL, SWEEP_DONE, TASK_INSERT, TASK_FIND,
         TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE, TASK_ADVANCE,
-        PRUNE_PAYLOADS, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK, CHECK_WRITE,
-        FORGET_NEXT, FORGET_ATTEMPT_LIST, FORGET_ATTEMPTS, FORGET_ENDED_LIST, FORGET_ENDED,
-        FORGET_MESSAGE_LIST, FORGET_MESSAGE, FORGET_DONE,
+        PRUNE_PAYLOADS, PRUNE_EXPIRIES, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK,
+        CHECK_WRITE, FORGET_NEXT, FORGET_ATTEMPT_LIST, FORGET_ATTEMPTS, FORGET_MESSAGE_ATTEMPTS,
+        FORGET_ENDED, FORGET_ENDED_LIST, FORGET_MESSAGE_LIST, FORGET_MESSAGE, FORGET_DONE,
     }
 }
 
@@ -35,6 +36,9 @@ const REPLAY_ROWS: usize = 500;
 const PRUNE_PAYLOAD_ROWS: usize = 500;
 /// Messages looked at, and forgotten, at once.
 const FORGET_ROWS: usize = 200;
+/// After so many steps that found nothing to forget, the rest waits for the next call: what is old
+/// but must stay, because its payload is kept for longer, is not walked over again and again.
+const FORGET_BARREN_MAX: u32 = 5;
 /// Windows and counts are read for 24 h; an hour more is kept.
 const WINDOWS_KEPT: Duration = Duration::from_secs(25 * 3_600);
 
@@ -100,14 +104,17 @@ impl Upkeep for SqliteStore {
     }
 
     async fn forget(&self, accepted_before: Timestamp) -> Result<u64> {
-        let (mut after, mut forgotten) = (0, 0);
+        let mut after = self.forget_after.load(Ordering::Relaxed);
+        let (mut forgotten, mut barren) = (0, 0);
         loop {
             let work = move |tx: &mut Tx<'_>| forget(tx, after, accepted_before);
             let step = self.writer.call(Urgency::Lazy, FORGET_ROWS, work).await?;
             forgotten += step.forgotten;
-            match step.next {
-                Some(next) => after = next,
-                None => return Ok(forgotten),
+            barren = if step.forgotten == 0 { barren + 1 } else { 0 };
+            after = step.next.unwrap_or(0);
+            if after == 0 || barren == FORGET_BARREN_MAX {
+                self.forget_after.store(after, Ordering::Relaxed);
+                return Ok(forgotten);
             }
         }
     }
@@ -261,8 +268,7 @@ pub(super) fn sweep(tx: &mut Tx<'_>, lane: EndpointId, now: Timestamp) -> Result
 fn cancel(tx: &Tx<'_>, key: DeliveryKey, now: Timestamp) -> Result<()> {
     let open = tx.open_delivery(key)?;
     let open = open.ok_or_else(|| Error::new(Kind::Internal, "a delivery that was just read"))?;
-    tx.remove_delivery(key)?;
-    tx.store_ended(&open.ended(key, rows::CANCELLED, Cause::EndpointDeleted, now))
+    tx.end(&open.ended(key, rows::CANCELLED, Cause::EndpointDeleted, now))
 }
 
 /// A step of a replay. Says whether something is due now.
@@ -274,6 +280,9 @@ fn advance(
     now: Timestamp,
 ) -> Result<bool> {
     let found = if deleted { Vec::new() } else { replayable(tx, &task)? };
+    if !found.is_empty() {
+        lists::complete(&tx.db)?;
+    }
     let spacing = task.rate_per_second.map(|rate| Duration::from_secs(1) / rate.max(1));
     let mut first_due = None;
     for (message, held) in &found {
@@ -352,31 +361,56 @@ struct Forgotten {
 /// Looks at the messages after a `seq` and forgets those that may go.
 fn forget(tx: &mut Tx<'_>, after: i64, accepted_before: Timestamp) -> Result<Forgotten> {
     let key = params![after, accepted_before.as_micros(), FORGET_ROWS as i64];
-    let found: Vec<(i64, MessageId, Timestamp, bool)> =
-        tx.db.all(sql::FORGET_NEXT, key, |row| {
-            Ok((row.int()?, row.id()?, row.time()?, row.flag()?))
-        })?;
+    let found = tx.db.all(sql::FORGET_NEXT, key, Old::read)?;
     let mut forgotten = 0;
-    for (_, message, _, _) in found.iter().filter(|(.., may_go)| *may_go) {
-        for sql in [
-            sql::FORGET_ATTEMPT_LIST,
-            sql::FORGET_ATTEMPTS,
-            sql::FORGET_ENDED_LIST,
-            sql::FORGET_ENDED,
-            sql::FORGET_MESSAGE_LIST,
-            sql::FORGET_MESSAGE,
-        ] {
-            tx.db.run(sql, [message.as_bytes()])?;
+    for old in found.iter().filter(|old| old.may_go) {
+        if forgotten == 0 {
+            lists::complete(&tx.db)?;
         }
+        forget_one(tx, old)?;
         forgotten += 1;
     }
     if forgotten > 0 {
         tx.db.run(sql::FORGET_DONE, [])?;
     }
     // Messages are accepted nearly in the order of their numbers: the first young one ends it.
-    let old = found.iter().all(|(_, _, created_at, _)| *created_at < accepted_before);
-    let next = found.last().filter(|_| old && found.len() == FORGET_ROWS).map(|(seq, ..)| *seq);
+    let all_old = found.iter().all(|old| old.created_at < accepted_before);
+    let next = found.last().filter(|_| all_old && found.len() == FORGET_ROWS).map(|old| old.seq);
     Ok(Forgotten { forgotten, next })
+}
+
+/// A message that may be old enough.
+struct Old {
+    seq: i64,
+    id: MessageId,
+    application_id: ApplicationId,
+    created_at: Timestamp,
+    may_go: bool,
+}
+
+impl Old {
+    fn read(row: &mut Fields<'_>) -> Result<Self> {
+        Ok(Self {
+            seq: row.int()?,
+            id: row.id()?,
+            application_id: row.id()?,
+            created_at: row.time()?,
+            may_go: row.flag()?,
+        })
+    }
+}
+
+/// What is found through a list goes before the list.
+fn forget_one(tx: &Tx<'_>, old: &Old) -> Result<()> {
+    let (message, application) = (old.id.as_bytes(), old.application_id.as_bytes());
+    tx.db.run(sql::FORGET_ATTEMPT_LIST, [message])?;
+    tx.db.run(sql::FORGET_ATTEMPTS, [message])?;
+    tx.db.run(sql::FORGET_MESSAGE_ATTEMPTS, [message])?;
+    tx.db.run(sql::FORGET_ENDED, [message, application])?;
+    tx.db.run(sql::FORGET_ENDED_LIST, [message, application])?;
+    tx.db.run(sql::FORGET_MESSAGE_LIST, [message, application])?;
+    tx.db.run(sql::FORGET_MESSAGE, [old.seq])?;
+    Ok(())
 }
 
 /// A bounded batch of each kind; how many rows went.
@@ -384,8 +418,12 @@ fn prune(tx: &mut Tx<'_>, now: Timestamp) -> Result<[usize; 4]> {
     let rows = STEP_ROWS as i64;
     let oldest = now.before(WINDOWS_KEPT);
     let minute = minute_of(oldest);
+    lists::complete(&tx.db)?;
+    let expired = params![now.as_micros(), PRUNE_PAYLOAD_ROWS as i64];
+    let payloads = tx.db.run(sql::PRUNE_PAYLOADS, expired)?;
+    tx.db.run(sql::PRUNE_EXPIRIES, expired)?;
     Ok([
-        tx.db.run(sql::PRUNE_PAYLOADS, params![now.as_micros(), PRUNE_PAYLOAD_ROWS as i64])?,
+        payloads,
         tx.db.run(sql::PRUNE_IDEMPOTENCY, params![now.as_micros(), rows])?,
         tx.db.run(sql::PRUNE_SKETCHES, params![oldest.as_micros(), rows])?,
         tx.db.run(sql::PRUNE_TALLIES, params![minute, rows])?,

@@ -8,7 +8,7 @@
 
 use super::checkpoint::Log;
 use super::db::{Db, failed};
-use super::lists;
+use super::lists::Turn;
 use super::worker::Workers;
 use crate::Result;
 use crate::error::{Error, Kind};
@@ -170,7 +170,7 @@ impl Writer {
             #[cfg(feature = "conformance")]
             faults: Arc::clone(&faults),
             load: Load::default(),
-            unlisted: 0,
+            turn: Turn::default(),
         };
         let handle = std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -367,8 +367,7 @@ struct Thread {
     #[cfg(feature = "conformance")]
     faults: Arc<AtomicU32>,
     load: Load,
-    /// Operations since the lists were filled.
-    unlisted: usize,
+    turn: Turn,
 }
 
 impl Thread {
@@ -381,7 +380,7 @@ impl Thread {
             let began = monotonic();
             let jobs: Vec<_> = batch.into_iter().map(|waiting| waiting.job).collect();
             let count = jobs.len();
-            self.unlisted += operations;
+            self.turn.grew(operations);
             self.write(jobs);
             self.log.grew(operations, &self.connection);
             pace = self.load.pace(count, urgent, began, monotonic());
@@ -437,10 +436,7 @@ impl Thread {
         for job in jobs {
             job.run(&mut tx).map_err(Failure::Job)?;
         }
-        if self.unlisted >= lists::FILL_EVERY {
-            lists::fill(&tx.db)?;
-            self.unlisted = 0;
-        }
+        self.turn.take(&tx.db)?;
         drop(tx);
         #[cfg(feature = "conformance")]
         self.fault()?;

@@ -105,10 +105,8 @@ CREATE TABLE message (
     expires_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE UNIQUE INDEX message_id ON message (id);
 CREATE UNIQUE INDEX message_event ON message (application_id, event_id)
     WHERE event_id IS NOT NULL;
-CREATE INDEX message_expiry ON message (expires_at) WHERE payload IS NOT NULL;
 
 -- Open deliveries only: small and hot whatever the history.
 CREATE TABLE delivery (
@@ -131,6 +129,10 @@ CREATE TABLE delivery (
     last_status INTEGER,
     -- 1: it was given up before, and its row among the ended stays until this ends.
     reopened INTEGER NOT NULL,
+    -- Where its message is.
+    message_seq INTEGER NOT NULL,
+    -- Where it is among the ended, if it had ended before.
+    ended_seq INTEGER,
     PRIMARY KEY (endpoint_id, message_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -155,7 +157,6 @@ CREATE TABLE ended (
     last_status INTEGER
 ) STRICT;
 
-CREATE UNIQUE INDEX ended_key ON ended (message_id, endpoint_id);
 CREATE INDEX ended_dead ON ended (endpoint_id, message_id) WHERE state = 4;
 CREATE INDEX ended_dead_page ON ended (message_id, endpoint_id) WHERE state = 4;
 
@@ -186,8 +187,6 @@ CREATE TABLE attempt (
     next_attempt_at INTEGER
 ) STRICT;
 
-CREATE UNIQUE INDEX attempt_key ON attempt (message_id, id);
-
 -- Lists in the order in which they are read. Each row lands on another page than the one before it,
 -- so they are not written with what they list but some moments later, many at once.
 CREATE TABLE message_list (
@@ -209,6 +208,20 @@ CREATE TABLE attempt_list (
     id BLOB NOT NULL,
     seq INTEGER NOT NULL,
     PRIMARY KEY (endpoint_id, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE message_attempt_list (
+    message_id BLOB NOT NULL,
+    id BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (message_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- Messages that have a payload.
+CREATE TABLE expiry_list (
+    expires_at INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (expires_at, seq)
 ) STRICT, WITHOUT ROWID;
 
 -- Up to which `seq` the lists are complete; one row.
