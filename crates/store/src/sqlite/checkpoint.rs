@@ -5,20 +5,25 @@
 //! copies it itself between two commits (`Writer`), after which SQLite begins the log anew. Without
 //! that second part a log under steady load would never end.
 
+use super::db::failed;
+use super::no_thread;
+use crate::Result;
 use rusqlite::Connection;
+use rusqlite::hooks::Wal;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-/// The log is copied back when it has grown by about so many pages (16 MB).
+/// The log is copied back when it has grown by so many pages (16 MB).
 const LOG_PAGES_MAX: usize = 4_000;
-/// Pages that a commit writes at least, and about one for each row beyond.
-const COMMIT_PAGES: usize = 14;
 
 /// The writer's side: how much the log has grown, and who copies it.
 pub(super) struct Log {
-    pages: usize,
+    /// How long it is, told by SQLite at each commit.
+    pages: Arc<AtomicUsize>,
+    /// How long it was when it was last copied; 0 when it has begun anew since.
+    copied: usize,
     background: Background,
 }
 
@@ -34,7 +39,14 @@ impl Log {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(connection: Connection) -> std::io::Result<Self> {
+    pub fn start(connection: Connection, writing: &mut Connection) -> Result<Self> {
+        let pages = Arc::new(AtomicUsize::new(0));
+        let told = Arc::clone(&pages);
+        let tell = move |_: &mut Wal, pages: i32| {
+            told.store(usize::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        };
+        writing.wal_hook(Some(tell)).map_err(failed)?;
         let (ask, asked) = sync_channel::<()>(1);
         let is_copied = Arc::new(AtomicBool::new(false));
         let copied = Arc::clone(&is_copied);
@@ -46,26 +58,34 @@ impl Log {
         };
         let thread = std::thread::Builder::new()
             .name("store-checkpoint".to_owned())
-            .spawn(copy_when_asked)?;
+            .spawn(copy_when_asked)
+            .map_err(no_thread)?;
         let background = Background { ask: Some(ask), is_copied, thread: Some(thread) };
-        Ok(Self { pages: 0, background })
+        Ok(Self { pages, copied: 0, background })
     }
 
-    /// Notes a commit of `operations` rows, asks for a copy when the log has grown enough, and
-    /// finishes one that was made.
-    pub fn grew(&mut self, operations: usize, writing: &Connection) {
-        self.pages += COMMIT_PAGES + operations;
+    /// After each commit: asks for a copy when the log has grown enough, and finishes one that was
+    /// made.
+    pub fn committed(&mut self, writing: &Connection) {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages < self.copied {
+            self.copied = 0;
+        }
         if self.background.is_copied.swap(false, Ordering::Acquire) {
-            copy(writing);
-            self.pages = 0;
-        } else if self.pages >= LOG_PAGES_MAX
+            self.finish(pages, writing);
+        } else if pages - self.copied >= LOG_PAGES_MAX
             && let Some(ask) = &self.background.ask
             && let Err(TrySendError::Disconnected(())) = ask.try_send(())
         {
             // The thread is gone; a log without end would be worse than a stall.
-            copy(writing);
-            self.pages = 0;
+            self.finish(pages, writing);
         }
+    }
+
+    /// The next commit begins the log anew, unless somebody still reads from it.
+    fn finish(&mut self, pages: usize, writing: &Connection) {
+        copy(writing);
+        self.copied = pages;
     }
 }
 

@@ -145,3 +145,7 @@ impl Readers {
 fn broken(error: tokio::task::JoinError) -> Error {
     Error::new(Kind::Internal, "a query broke off").because(error)
 }
+
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(Kind::Unavailable, "cannot start the store's threads").because(error)
+}

@@ -9,6 +9,7 @@
 use super::checkpoint::Log;
 use super::db::{Db, failed};
 use super::lists::Turn;
+use super::no_thread;
 use super::worker::Workers;
 use crate::Result;
 use crate::error::{Error, Kind};
@@ -152,16 +153,17 @@ impl Memory {
 impl Writer {
     /// # Errors
     /// When no thread can be started.
-    pub fn start(connection: Connection, copying: Connection, locks: Arc<Workers>) -> Result<Self> {
-        let no_thread = |error: std::io::Error| {
-            Error::new(Kind::Unavailable, "cannot start the store's threads").because(error)
-        };
+    pub fn start(
+        mut connection: Connection,
+        copying: Connection,
+        locks: Arc<Workers>,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared { inbox: Mutex::default(), arrived: Condvar::new() });
         let slots = Arc::new(Semaphore::new(JOBS_WAITING_MAX));
         #[cfg(feature = "conformance")]
         let faults = Arc::new(AtomicU32::new(0));
         let thread = Thread {
-            log: Log::start(copying).map_err(no_thread)?,
+            log: Log::start(copying, &mut connection)?,
             runtime: Handle::current(),
             connection,
             memory: Memory { endpoints: HashMap::new(), locks },
@@ -382,7 +384,7 @@ impl Thread {
             let count = jobs.len();
             self.turn.grew(operations);
             self.write(jobs);
-            self.log.grew(operations, &self.connection);
+            self.log.committed(&self.connection);
             pace = self.load.pace(count, urgent, began, monotonic());
         }
     }
