@@ -4,7 +4,7 @@
 //! before anything is accepted. Stop, the other way round: no new connections, no new claims, what
 //! is in flight finishes within a bound, the rest is given back, the store is closed.
 
-use crate::config::{Config, JwtSecret};
+use crate::config::{Config, Database, JwtSecret};
 use crate::env::{SystemClock, SystemDice};
 use crate::failure::{self, Failure};
 use crate::token::{self, Subject};
@@ -107,6 +107,7 @@ pub async fn start(config: &Config, parts: Parts) -> Result<Running, Failure> {
     for warning in &config.warnings {
         tracing::warn!(warning, "config.doubtful");
     }
+    refuse_secret_of_its_own(config, parts)?;
     if config.needs_data_dir(parts.api) {
         secrets::prepare_folder(&config.data_dir)?;
     }
@@ -238,6 +239,26 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
         };
         Failure::new(format!("cannot listen on {address}: {error}; {way_out}"))
     })
+}
+
+/// With PostgreSQL, API processes on other machines, or in other folders, would each make a secret
+/// of their own and refuse each other's tokens. `dev` says that this one is alone.
+fn refuse_secret_of_its_own(config: &Config, parts: Parts) -> Result<(), Failure> {
+    let shared = matches!(config.database, Database::Postgres(_));
+    if !shared || !config.needs_own_secret(parts.api) || config.dev {
+        return Ok(());
+    }
+    if secrets::find(&config.data_dir)?.is_some() {
+        let folder = config.data_dir.display().to_string();
+        tracing::warn!(folder, "secrets.of_this_folder_only");
+        return Ok(());
+    }
+    Err(Failure::usage(
+        "jwt_secret is not set: with PostgreSQL, every API process needs the same one, or each \
+         would refuse the others' tokens; set POSTHASTE_JWT_SECRET to 32 random characters or more \
+         (such as `openssl rand -hex 32` prints) in each, or use --dev to have one made for this \
+         process alone",
+    ))
 }
 
 fn secret(

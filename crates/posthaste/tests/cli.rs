@@ -7,7 +7,6 @@ use common::{PATIENCE, Setup};
 use rusqlite::Connection;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -130,57 +129,6 @@ fn a_locked_database_is_one_clear_line() {
     holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let line = complaint(&ended(&setup, &["serve", "--listen", "127.0.0.1:0"]), 1);
     assert!(line.contains("locked") && line.contains("end the program"), "{line}");
-}
-
-#[test]
-fn the_first_start_says_how_to_begin_and_the_second_does_not() {
-    let setup = Setup::new();
-    let first = first_lines(&setup);
-    let token = first.lines().map(str::trim).find(|line| line.starts_with("ey")).unwrap();
-    let address = first.lines().find_map(|line| line.split_once("listens on ")).unwrap().1;
-    let curl: Vec<_> = first.lines().skip_while(|line| !line.contains("curl")).collect();
-    let curl = curl.join("\n");
-    assert!(curl.contains(&format!("{address}/api/v1/app")) && curl.contains(token), "{first}");
-    let mode = |name: &str| {
-        std::fs::metadata(setup.folder().join(name)).unwrap().permissions().mode() & 0o777
-    };
-    assert_eq!(mode("data"), 0o700);
-    assert_eq!(mode("data/secrets.toml"), 0o600);
-    let second = first_lines(&setup);
-    assert!(second.contains("listens on") && !second.contains("ey"), "{second}");
-}
-
-/// What a start prints, with a look at whether what it says is true.
-fn first_lines(setup: &Setup) -> String {
-    let folder = setup.folder().join("data");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_posthaste"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-        .arg(&folder)
-        .env_remove("POSTHASTE_JWT_SECRET")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut reader = BufReader::new(child.stdout.take().unwrap());
-    let mut text = String::new();
-    reader.read_line(&mut text).unwrap();
-    let address = text.split_once("listens on ").unwrap().1.trim().to_owned();
-    let token = Command::new(env!("CARGO_BIN_EXE_posthaste"))
-        .args(["token", "--data-dir"])
-        .arg(&folder)
-        .output()
-        .unwrap();
-    let token = String::from_utf8(token.stdout).unwrap().trim().to_owned();
-    let status = Command::new(env!("CARGO_BIN_EXE_posthaste"))
-        .args(["status", "--url", &address, "--token", &token])
-        .output()
-        .unwrap();
-    assert!(printed(&status).contains("PENDING"));
-    terminate(&child, "TERM");
-    assert_eq!(wait(&mut child).code(), Some(0));
-    reader.read_to_string(&mut text).unwrap();
-    text
 }
 
 fn terminate(child: &Child, name: &str) {

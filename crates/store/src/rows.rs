@@ -436,7 +436,7 @@ fn answer(row: &mut Fields<'_>) -> Result<Answer> {
 }
 
 /// id, application_id, endpoint_id, since, until, states, rate_per_second, status, replayed,
-/// cursor, created_at, updated_at
+/// skipped, cursor, created_at, updated_at
 pub(crate) fn task(row: &mut Fields<'_>) -> Result<Task> {
     Ok(Task {
         id: row.id()?,
@@ -444,11 +444,14 @@ pub(crate) fn task(row: &mut Fields<'_>) -> Result<Task> {
         endpoint_id: row.id()?,
         since: row.time()?,
         until: row.time()?,
-        states: row
-            .name(|text| text.split(',').map(task_state).collect::<Option<_>>().ok_or(()))?,
+        states: row.name(|text| {
+            let names = text.split(',').filter(|name| !name.is_empty());
+            names.map(task_state).collect::<Option<_>>().ok_or(())
+        })?,
         rate_per_second: row.opt_number()?,
         status: if row.flag()? { TaskStatus::Finished } else { TaskStatus::Running },
         replayed: row.number()?,
+        skipped: row.number()?,
         cursor: row.opt_id()?,
         created_at: row.time()?,
         updated_at: row.time()?,

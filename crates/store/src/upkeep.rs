@@ -107,6 +107,8 @@ pub struct Task {
     pub rate_per_second: Option<u32>,
     pub status: TaskStatus,
     pub replayed: u64,
+    /// Those whose payload was gone: a dead letter stays one, and what was held becomes one.
+    pub skipped: u64,
     /// The last message looked at.
     pub cursor: Option<MessageId>,
     pub created_at: Timestamp,
@@ -118,4 +120,14 @@ pub struct Task {
 pub enum TaskStatus {
     Running,
     Finished,
+}
+
+/// A delivery that a replay comes to. What is held and has no payload is released like the rest,
+/// so that it ends: a claim gives it up with that cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Replayable {
+    pub message: MessageId,
+    pub held: bool,
+    /// Its payload is gone.
+    pub gone: bool,
 }

@@ -128,7 +128,7 @@ const HOT: [(&str, &str, &[&str]); 21] = [
     (
         "replay_dead",
         "test_id(0), test_id(0), test_id(100000), 0, 100000, 500",
-        &["ended_w#_endpoint_id_message_id_idx"],
+        &["ended_w#_endpoint_id_message_id_idx", "message_w#_pkey"],
     ),
     ("idempotency_find", "array[sha256('1')]", &["idempotency_pkey"]),
     ("event_find", "array[test_id(0)], array['17']", &["event_pkey"]),

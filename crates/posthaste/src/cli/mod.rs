@@ -11,7 +11,7 @@ pub use local::write;
 pub use output::cell;
 
 use crate::client::Client;
-use crate::config::{Config, Flags};
+use crate::config::{Config, Database, Flags};
 use crate::env::SystemClock;
 use crate::failure::Failure;
 use crate::secrets;
@@ -201,9 +201,13 @@ pub fn existing_secret(config: &Config) -> Result<crate::config::JwtSecret, Fail
         return Ok(secret.clone());
     }
     secrets::find(&config.data_dir)?.ok_or_else(|| {
+        let way_out = match config.database {
+            Database::Sqlite(_) => "start `posthaste serve` once, name its folder with --data-dir",
+            Database::Postgres(_) => "set POSTHASTE_JWT_SECRET to that of the servers",
+        };
         Failure::usage(format!(
-            "no secret to make a token with in {}; start `posthaste serve` once, name its folder \
-             with --data-dir, or give a token with --token or POSTHASTE_TOKEN",
+            "no secret to make a token with in {}; {way_out}, or give a token with --token or \
+             POSTHASTE_TOKEN",
             config.data_dir.display()
         ))
     })

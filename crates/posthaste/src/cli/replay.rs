@@ -79,7 +79,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
     let line = match args.no_wait {
         true => format!("{} is running\n", output::cell(&last["id"])),
-        false => format!("{} deliveries are due again\n", replayed(&last)),
+        false => format!("{} deliveries are due again{}\n", replayed(&last), skipped(&last)),
     };
     write(line.as_bytes())
 }
@@ -148,6 +148,13 @@ fn pause() {
 
 fn replayed(task: &Value) -> String {
     output::cell(&task["data"]["replayed"])
+}
+
+fn skipped(task: &Value) -> String {
+    match task["data"]["skipped"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!(", {count} skipped because their payload is gone"),
+    }
 }
 
 /// To the second, in UTC. Days to a date after Howard Hinnant's `civil_from_days`,

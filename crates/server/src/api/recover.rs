@@ -1,7 +1,8 @@
 //! Sending again what was given up or held: tasks that the store carries out step by step.
 //!
 //! A task touches dead letters (and, for a replay, held deliveries) only. What waits for a retry
-//! keeps its plan. Every delivery is looked at once, by message, so none is sent twice.
+//! keeps its plan. Every delivery is looked at once, by message, so none is sent twice. What has no
+//! payload any more is counted as skipped.
 
 use crate::call::{Access, Answer, Call, Operation};
 use crate::error::{Problems, Refusal, Result};
@@ -115,6 +116,7 @@ async fn start(
         rate_per_second,
         status: TaskStatus::Running,
         replayed: 0,
+        skipped: 0,
         cursor: None,
         created_at: call.now,
         updated_at: call.now,
@@ -147,6 +149,7 @@ fn shown(task: &Task) -> TaskOut {
             endpoint_id: task.endpoint_id.to_string(),
             replayed: task.replayed,
             messages_sent: task.replayed,
+            skipped: task.skipped,
             since: Time(task.since),
             until: Time(task.until),
         },

@@ -121,6 +121,8 @@ pub(crate) struct TaskData {
     pub replayed: u64,
     /// The same, by the name that the client libraries document.
     pub messages_sent: u64,
+    /// Deliveries passed over because the payload is gone.
+    pub skipped: u64,
     pub since: Time,
     pub until: Time,
 }

@@ -76,14 +76,14 @@ UPDATE posthaste.lane SET sweep = 0 WHERE endpoint_id = $1;
 -- A task; starting it twice is starting it once.
 INSERT INTO posthaste.task
     (id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor, paced_until,
-     created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7::int8, $8, $9, $10, $10, $11)
+     created_at, updated_at, skipped)
+VALUES ($1, $2, $3, $4, $5, $6, $7::int8, $8, $9, $10, $10, $11, $12)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: task_find
 -- $1 id. Primary keys.
 SELECT task.id, lane.application_id, task.endpoint_id, since, until, states, rate_per_second,
-    status, replayed, cursor, created_at, updated_at
+    status, replayed, skipped, cursor, created_at, updated_at
 FROM posthaste.task
 JOIN posthaste.lane ON lane.endpoint_id = task.endpoint_id
 WHERE task.id = $1;
@@ -93,7 +93,7 @@ WHERE task.id = $1;
 -- until it is enabled; one that somebody else advances, or whose lane is busy, is passed over.
 -- Locks both.
 SELECT lane.state, paced_until, task.id, lane.application_id, task.endpoint_id, since, until,
-    states, rate_per_second, status, replayed, cursor, created_at, updated_at
+    states, rate_per_second, status, replayed, skipped, cursor, created_at, updated_at
 FROM posthaste.task
 JOIN posthaste.lane ON lane.endpoint_id = task.endpoint_id
 WHERE task.status = 0 AND lane.state <> 1 AND lane.sweep = 0
@@ -103,8 +103,12 @@ FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: replay_dead
 -- $1 endpoint, $2 after message, $3 before message, $4 since, $5 until, $6 how many. Index
--- ended_dead. Those that are open again already are left alone.
-SELECT message_id FROM posthaste.ended
+-- ended_dead. Those that are open again already are left alone. With whether the
+-- payload is gone.
+SELECT message_id, coalesce((
+    SELECT (payload IS NULL)::int FROM posthaste.message WHERE message.id = ended.message_id
+), 1)
+FROM posthaste.ended
 WHERE endpoint_id = $1 AND state = 4 AND message_id > $2 AND message_id < $3
     AND accepted_at >= $4 AND accepted_at < $5
     AND NOT EXISTS (
@@ -116,8 +120,11 @@ LIMIT $6;
 
 -- name: replay_held
 -- $1 endpoint, $2 after message, $3 before message, $4 since, $5 until, $6 how many. Index
--- delivery_held.
-SELECT message_id FROM posthaste.delivery
+-- delivery_held. With whether the payload is gone.
+SELECT message_id, coalesce((
+    SELECT (payload IS NULL)::int FROM posthaste.message WHERE message.id = delivery.message_id
+), 1)
+FROM posthaste.delivery
 WHERE endpoint_id = $1 AND state = 2 AND message_id > $2 AND message_id < $3
     AND accepted_at >= $4 AND accepted_at < $5
 ORDER BY message_id
@@ -142,9 +149,11 @@ FROM unnest($2::uuid[], $3::int8[]) AS new (message_id, due_at)
 WHERE delivery.endpoint_id = $1 AND delivery.message_id = new.message_id AND delivery.state = 2;
 
 -- name: task_advance
--- $1 id, $2 status, $3 replayed so far, $4 cursor, $5 paced until, $6 now. Primary key.
+-- $1 id, $2 status, $3 replayed so far, $4 cursor, $5 paced until, $6 now,
+-- $7 skipped so far. Primary key.
 UPDATE posthaste.task
-SET status = $2::int8, replayed = $3, cursor = $4, paced_until = $5, updated_at = $6
+SET status = $2::int8, replayed = $3, cursor = $4, paced_until = $5, updated_at = $6,
+    skipped = $7
 WHERE id = $1;
 
 -- name: prune_payloads

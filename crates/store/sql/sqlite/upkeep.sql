@@ -58,14 +58,14 @@ UPDATE lane SET sweep = 0 WHERE endpoint_id = ?1;
 -- A task; starting it twice is starting it once.
 INSERT INTO task
     (id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor, paced_until,
-     created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11)
+     created_at, updated_at, skipped)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: task_find
 -- ?1 id. Primary keys.
 SELECT task.id, lane.application_id, task.endpoint_id, since, until, states, rate_per_second,
-    status, replayed, cursor, created_at, updated_at
+    status, replayed, skipped, cursor, created_at, updated_at
 FROM task
 CROSS JOIN lane ON lane.endpoint_id = task.endpoint_id
 WHERE task.id = ?1;
@@ -74,7 +74,7 @@ WHERE task.id = ?1;
 -- Index task_running: the one that waited longest goes first. One whose endpoint is disabled waits
 -- until it is enabled.
 SELECT lane.state, paced_until, task.id, lane.application_id, task.endpoint_id, since, until,
-    states, rate_per_second, status, replayed, cursor, created_at, updated_at
+    states, rate_per_second, status, replayed, skipped, cursor, created_at, updated_at
 FROM task
 CROSS JOIN lane ON lane.endpoint_id = task.endpoint_id
 WHERE task.status = 0 AND lane.state <> 1 AND lane.sweep = 0
@@ -83,8 +83,14 @@ LIMIT 1;
 
 -- name: replay_dead
 -- ?1 endpoint, ?2 after message, ?3 before message, ?4 since, ?5 until, ?6 how many. Index
--- ended_dead. Those that are open again already are left alone.
-SELECT message_id FROM ended INDEXED BY ended_dead
+-- ended_dead. Those that are open again already are left alone. With whether the
+-- payload is gone. The lists are complete.
+SELECT message_id, ifnull((
+    SELECT payload IS NULL FROM message_list AS list
+    CROSS JOIN message ON message.seq = list.seq
+    WHERE list.application_id = ended.application_id AND list.id = ended.message_id
+), 1)
+FROM ended INDEXED BY ended_dead
 WHERE endpoint_id = ?1 AND state = 4 AND message_id > ?2 AND message_id < ?3
     AND accepted_at >= ?4 AND accepted_at < ?5
     AND NOT EXISTS (
@@ -96,8 +102,11 @@ LIMIT ?6;
 
 -- name: replay_held
 -- ?1 endpoint, ?2 after message, ?3 before message, ?4 since, ?5 until, ?6 how many. Index
--- delivery_held.
-SELECT message_id FROM delivery INDEXED BY delivery_held
+-- delivery_held. With whether the payload is gone.
+SELECT message_id, ifnull((
+    SELECT payload IS NULL FROM message WHERE message.seq = delivery.message_seq
+), 1)
+FROM delivery INDEXED BY delivery_held
 WHERE endpoint_id = ?1 AND state = 2 AND message_id > ?2 AND message_id < ?3
     AND accepted_at >= ?4 AND accepted_at < ?5
 ORDER BY message_id
@@ -124,9 +133,11 @@ SET state = 0, class = 3, due_at = ?3, plan_attempts = 0, trigger = 0, planned_a
 WHERE endpoint_id = ?1 AND message_id = ?2 AND state = 2;
 
 -- name: task_advance
--- ?1 id, ?2 status, ?3 replayed so far, ?4 cursor, ?5 paced until, ?6 now. Primary key.
+-- ?1 id, ?2 status, ?3 replayed so far, ?4 cursor, ?5 paced until, ?6 now,
+-- ?7 skipped so far. Primary key.
 UPDATE task
-SET status = ?2, replayed = ?3, cursor = ?4, paced_until = ?5, updated_at = ?6
+SET status = ?2, replayed = ?3, cursor = ?4, paced_until = ?5, updated_at = ?6,
+    skipped = ?7
 WHERE id = ?1;
 
 -- name: prune_payloads

@@ -109,7 +109,8 @@ macro_rules! conformance_tests {
             dead_letters_are_replayed_once, window_of_a_replay, paced_replay,
             replay_goes_on_after_a_restart, replay_of_a_deleted_endpoint,
             replay_of_a_disabled_endpoint_waits, attempts_are_numbered_on,
-            late_record_of_an_earlier_life, replayed_ones_go_last,
+            late_record_of_an_earlier_life, replayed_ones_go_last, replay_of_no_state,
+            replay_without_payload,
         }
         $crate::conformance_tests! { @group $ground; races:
             f096_many_at_once, f096_two_processes, nothing_is_claimed_twice,

@@ -5,6 +5,7 @@ use super::world::*;
 use crate::upkeep::TaskStatus;
 use posthaste_core::delivery::{Class, DeliveryKey, DeliveryState, Trigger};
 use posthaste_core::endpoint::{Application, Endpoint};
+use posthaste_core::limits::PAYLOAD_KEPT_FOR_DAYS;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -164,4 +165,47 @@ pub async fn replayed_ones_go_last(ground: &dyn Ground) {
     let classes: Vec<_> =
         world.claim(worker(1)).await.iter().map(|job| job.delivery.class).collect();
     assert_eq!(classes, [Class::First, Class::Replay, Class::Replay, Class::Replay]);
+}
+
+pub async fn replay_of_no_state(ground: &dyn Ground) {
+    let world = World::new(ground).await;
+    let (_, endpoint, keys) = graveyard(&world, 1).await;
+    let task = world.replay(&endpoint, &[]);
+    world.store.start_task(task.clone()).await.unwrap();
+    world.steps().await;
+    let done = world.store.task(task.id).await.unwrap().unwrap();
+    assert_eq!((done.status, done.replayed), (TaskStatus::Finished, 0));
+    assert_eq!(world.state(keys[0]).await, DeliveryState::DeadLetter);
+}
+
+/// More than one step of them, so that steps of nothing but skipped ones go on.
+pub async fn replay_without_payload(ground: &dyn Ground) {
+    const HELD: usize = 600;
+    let world = World::new(ground).await;
+    let (application, endpoint, dead) = graveyard(&world, 2).await;
+    world.disable(&endpoint).await;
+    for _ in 0..HELD {
+        world.publish(&application).await;
+    }
+    world.pass_secs(u64::from(PAYLOAD_KEPT_FOR_DAYS) * 86_400);
+    while world.store.prune(world.now()).await.unwrap() > 0 {}
+    world.enable(&endpoint).await;
+    let with_payload = key(&endpoint, world.publish(&application).await);
+    let job = world.claim_one(worker(1)).await;
+    world.kill(&job).await;
+    let task = world.replay(&endpoint, &[DeliveryState::DeadLetter, DeliveryState::Held]);
+    world.store.start_task(task.clone()).await.unwrap();
+    world.steps().await;
+    let done = world.store.task(task.id).await.unwrap().unwrap();
+    let skipped = (dead.len() + HELD) as u64;
+    assert_eq!((done.status, done.replayed, done.skipped), (TaskStatus::Finished, 1, skipped));
+    assert_eq!(world.state(dead[0]).await, DeliveryState::DeadLetter, "never opened");
+    // Claims give the rest up on their way to what can be sent.
+    let mut claimed = Vec::new();
+    for _ in 0..=HELD {
+        claimed.extend(world.claim(worker(1)).await);
+    }
+    let claimed: Vec<_> = claimed.iter().map(|job| job.delivery.key).collect();
+    assert_eq!(claimed, [with_payload]);
+    assert_eq!(world.store.status(world.now()).await.unwrap().held, 0);
 }

@@ -389,6 +389,7 @@ impl World {
             rate_per_second: None,
             status: TaskStatus::Running,
             replayed: 0,
+            skipped: 0,
             cursor: None,
             created_at: self.now(),
             updated_at: self.now(),

@@ -8,7 +8,7 @@ use super::partitions::{drop_partitions, make_partitions};
 use crate::Result;
 use crate::lanes::{LaneState, minute_of};
 use crate::rows;
-use crate::upkeep::{Step, TakenIn, Task, TaskStatus, Upkeep};
+use crate::upkeep::{Replayable, Step, TakenIn, Task, TaskStatus, Upkeep};
 use async_trait::async_trait;
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState};
 use posthaste_core::id::{EndpointId, MessageId, TaskId, WorkerId};
@@ -95,6 +95,7 @@ impl Upkeep for PostgresStore {
                 task.cursor.map(Uuid::from),
                 micros(task.created_at),
                 micros(task.updated_at),
+                i64::try_from(task.skipped).unwrap_or(i64::MAX),
             ];
             tx.run(sql::TASK_INSERT, row).await.map(drop)
         })
@@ -266,7 +267,13 @@ async fn advance(
     let spacing = task.rate_per_second.map(|rate| Duration::from_secs(1) / rate.max(1));
     let mut first_due = None;
     let mut moves = [(vec![], vec![]), (vec![], vec![])];
-    for (message, held) in &found {
+    for Replayable { message, held, gone } in &found {
+        task.cursor = Some(*message);
+        task.skipped += u64::from(*gone);
+        if *gone && !held {
+            continue;
+        }
+        task.replayed += u64::from(!gone);
         let due_at = match spacing {
             None => now,
             Some(spacing) => {
@@ -279,7 +286,6 @@ async fn advance(
         messages.push(Uuid::from(*message));
         due.push(micros(due_at));
         first_due = first_due.or(Some(due_at));
-        task.cursor = Some(*message);
     }
     for ((messages, due), sql) in moves.into_iter().zip([sql::REPLAY_REOPEN, sql::REPLAY_RELEASE]) {
         if !messages.is_empty() {
@@ -290,7 +296,6 @@ async fn advance(
     if let Some(due_at) = first_due {
         tx.pull_lanes(&BTreeMap::from([(task.endpoint_id, due_at)])).await?;
     }
-    task.replayed += found.len() as u64;
     let finished = found.len() < REPLAY_ROWS;
     let row = params![
         Uuid::from(task.id),
@@ -299,13 +304,14 @@ async fn advance(
         task.cursor.map(Uuid::from),
         micros(paced_until),
         micros(now),
+        i64::try_from(task.skipped).unwrap_or(i64::MAX),
     ];
     tx.run(sql::TASK_ADVANCE, row).await?;
     Ok(first_due.is_some_and(|due_at| due_at <= now))
 }
 
-/// The next messages of a replay, with whether they are held, in the order of their ids.
-async fn replayable(tx: &Tx, task: &Task) -> Result<Vec<(MessageId, bool)>> {
+/// The next messages of a replay, in the order of their ids.
+async fn replayable(tx: &Tx, task: &Task) -> Result<Vec<Replayable>> {
     let first = MessageId::lower_bound(task.since.before(ID_SLACK));
     let after = Uuid::from(task.cursor.unwrap_or(first));
     let before = Uuid::from(MessageId::lower_bound(task.until.after(ID_SLACK)));
@@ -321,7 +327,10 @@ async fn replayable(tx: &Tx, task: &Task) -> Result<Vec<(MessageId, bool)>> {
         let endpoint = Uuid::from(task.endpoint_id);
         let (since, until) = (micros(task.since), micros(task.until));
         let key = params![endpoint, after, before, since, until, REPLAY_ROWS as i64];
-        found.extend(tx.all(sql, key, |row| Ok((row.id()?, held))).await?);
+        let read = |row: &mut rows::Fields<'_>| {
+            Ok(Replayable { message: row.id()?, held, gone: row.flag()? })
+        };
+        found.extend(tx.all(sql, key, read).await?);
     }
     found.sort_unstable();
     found.truncate(REPLAY_ROWS);

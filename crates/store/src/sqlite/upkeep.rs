@@ -4,7 +4,7 @@ use super::writer::{Tx, Urgency};
 use super::{SqliteStore, lists};
 use crate::lanes::{LaneState, minute_of};
 use crate::rows::{self, Fields};
-use crate::upkeep::{Step, TakenIn, Task, TaskStatus, Upkeep};
+use crate::upkeep::{Replayable, Step, TakenIn, Task, TaskStatus, Upkeep};
 use crate::{Error, Kind, Result};
 use async_trait::async_trait;
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState};
@@ -81,6 +81,7 @@ impl Upkeep for SqliteStore {
                 task.cursor.as_ref().map(|cursor| cursor.as_bytes()),
                 task.created_at.as_micros(),
                 task.updated_at.as_micros(),
+                i64::try_from(task.skipped).unwrap_or(i64::MAX),
             ];
             tx.db.run(sql::TASK_INSERT, row).map(drop)
         };
@@ -279,13 +280,17 @@ fn advance(
     deleted: bool,
     now: Timestamp,
 ) -> Result<bool> {
+    lists::complete(&tx.db)?;
     let found = if deleted { Vec::new() } else { replayable(tx, &task)? };
-    if !found.is_empty() {
-        lists::complete(&tx.db)?;
-    }
     let spacing = task.rate_per_second.map(|rate| Duration::from_secs(1) / rate.max(1));
     let mut first_due = None;
-    for (message, held) in &found {
+    for Replayable { message, held, gone } in &found {
+        task.cursor = Some(*message);
+        task.skipped += u64::from(*gone);
+        if *gone && !held {
+            continue;
+        }
+        task.replayed += u64::from(!gone);
         let due_at = match spacing {
             None => now,
             Some(spacing) => {
@@ -298,12 +303,10 @@ fn advance(
         let row = params![task.endpoint_id.as_bytes(), message.as_bytes(), due_at.as_micros()];
         tx.db.run(sql, row)?;
         first_due = first_due.or(Some(due_at));
-        task.cursor = Some(*message);
     }
     if let Some(due_at) = first_due {
         tx.pull_lane(task.endpoint_id, due_at)?;
     }
-    task.replayed += found.len() as u64;
     let finished = found.len() < REPLAY_ROWS;
     tx.db.run(
         sql::TASK_ADVANCE,
@@ -314,13 +317,14 @@ fn advance(
             task.cursor.as_ref().map(|cursor| cursor.as_bytes()),
             paced_until.as_micros(),
             now.as_micros(),
+            i64::try_from(task.skipped).unwrap_or(i64::MAX),
         ],
     )?;
     Ok(first_due.is_some_and(|due_at| due_at <= now))
 }
 
-/// The next messages of a replay, with whether they are held, in the order of their ids.
-fn replayable(tx: &Tx<'_>, task: &Task) -> Result<Vec<(MessageId, bool)>> {
+/// The next messages of a replay, in the order of their ids.
+fn replayable(tx: &Tx<'_>, task: &Task) -> Result<Vec<Replayable>> {
     let first = MessageId::lower_bound(task.since.before(ID_SLACK));
     let after = task.cursor.unwrap_or(first);
     let before = MessageId::lower_bound(task.until.after(ID_SLACK));
@@ -341,7 +345,9 @@ fn replayable(tx: &Tx<'_>, task: &Task) -> Result<Vec<(MessageId, bool)>> {
             task.until.as_micros(),
             REPLAY_ROWS as i64,
         ];
-        found.extend(tx.db.all(sql, key, |row| Ok((row.id()?, held)))?);
+        found.extend(tx.db.all(sql, key, |row| {
+            Ok(Replayable { message: row.id()?, held, gone: row.flag()? })
+        })?);
     }
     found.sort_unstable();
     found.truncate(REPLAY_ROWS);

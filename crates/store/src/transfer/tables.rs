@@ -329,6 +329,7 @@ pub(crate) const TABLES: &[Table] = &[
             int("rate_per_second"),
             int("status"),
             int("replayed"),
+            int("skipped"),
             id("cursor"),
             int("paced_until"),
             int("created_at"),

@@ -64,8 +64,8 @@ const TABLES: [(&str, &str); 14] = [
     ),
     (
         "task",
-        "id, endpoint_id, since, until, states, rate_per_second, status, replayed, cursor, \
-         paced_until, created_at, updated_at",
+        "id, endpoint_id, since, until, states, rate_per_second, status, replayed, skipped, \
+         cursor, paced_until, created_at, updated_at",
     ),
     ("notice", "id, application_id, endpoint_id, kind, detail"),
     ("worker", "id, heartbeat_at"),

@@ -403,6 +403,7 @@ impl Pair {
             rate_per_second: rate.map(u32::from),
             status: TaskStatus::Running,
             replayed: 0,
+            skipped: 0,
             cursor: None,
             created_at: self.now,
             updated_at: self.now,

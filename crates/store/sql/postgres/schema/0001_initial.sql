@@ -282,6 +282,8 @@ CREATE TABLE posthaste.task (
     -- 0 running, 1 finished.
     status smallint NOT NULL,
     replayed bigint NOT NULL,
+    -- Those whose payload was gone.
+    skipped bigint NOT NULL,
     cursor uuid,
     -- When the next delivery may become due, if there is a rate.
     paced_until bigint NOT NULL,

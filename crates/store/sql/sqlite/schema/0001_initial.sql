@@ -296,6 +296,8 @@ CREATE TABLE task (
     -- 0 running, 1 finished.
     status INTEGER NOT NULL,
     replayed INTEGER NOT NULL,
+    -- Those whose payload was gone.
+    skipped INTEGER NOT NULL,
     cursor BLOB,
     -- When the next delivery may become due, if there is a rate.
     paced_until INTEGER NOT NULL,
