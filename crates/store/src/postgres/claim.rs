@@ -60,7 +60,8 @@ pub(super) async fn claim(core: &Core, tx: &Tx, claim: &Claim) -> Result<Claimed
     // All that is due is with others, who are about to be done with it.
     let others = ran_dry && run.looked_at.is_empty();
     let busy_until = claim.now.after(BUSY_RECHECK);
-    claimed.next_due_at = next.map(|at| if others { at.max(busy_until) } else { at });
+    let is_busy = |at: Timestamp| others && at <= claim.now;
+    claimed.next_due_at = next.map(|at| if is_busy(at) { busy_until } else { at });
     Ok(claimed)
 }
 
