@@ -235,3 +235,25 @@ async fn f060_a_gone_endpoint_can_be_enabled_and_gets_what_it_missed() {
     let shown = server.endpoint_now(&application, &endpoint).await;
     assert_eq!((&shown["disabled"], &shown["disabledReason"]), (&json!(false), &Value::Null));
 }
+
+/// Deployments often start many processes that all put what they need in place.
+#[test]
+fn whoever_puts_a_new_object_at_once_with_others_gets_it_too() {
+    const AT_ONCE: usize = 8;
+    let server = Setup::new().start();
+    let put = |path: &str, body: Value| {
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let call = || server.call("PUT", path, Some(&body.to_string())).0;
+            let calls: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(call)).collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        });
+        let count = |status| statuses.iter().filter(|it| **it == status).count();
+        assert_eq!((count(201), count(200)), (1, AT_ONCE - 1), "{path} gave {statuses:?}");
+    };
+    for number in 0..10 {
+        let application = format!("/api/v1/app/at-once-{number}");
+        put(&application, json!({ "name": "At once" }));
+        put(&format!("{application}/endpoint/hook"), json!({ "url": "http://127.0.0.1:9/" }));
+        put(&format!("/api/v1/event-type/at.once.{number}"), json!({ "description": "x" }));
+    }
+}

@@ -146,9 +146,35 @@ impl Refusal {
         }
     }
 
+    /// The same where the body checked was the value of `field` within a larger one.
+    #[must_use]
+    pub fn within(mut self, field: &str) -> Self {
+        if let Detail::Problems(problems) = &mut self.detail {
+            for problem in problems {
+                // Behind the `body` that every one of them begins with.
+                problem.loc.insert(1.min(problem.loc.len()), field.to_owned());
+            }
+        }
+        self
+    }
+
     /// Somebody else changed the row in between: reading it again may help.
     pub fn is_stale(&self) -> bool {
         self.stale
+    }
+
+    /// A conflict over the name that was looked for and not found: it was made in between.
+    #[must_use]
+    pub fn made_meanwhile(mut self) -> Self {
+        self.stale |= self.status == StatusCode::CONFLICT;
+        self
+    }
+
+    /// The object that was found was deleted in between.
+    #[must_use]
+    pub fn deleted_meanwhile(mut self) -> Self {
+        self.stale |= self.status == StatusCode::NOT_FOUND;
+        self
     }
 
     pub fn answer(&self) -> Answer {

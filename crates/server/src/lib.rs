@@ -18,6 +18,7 @@ mod error;
 mod fallback;
 mod idempotency;
 mod page;
+mod places;
 mod query;
 mod serve;
 mod stall;

@@ -35,8 +35,9 @@ pub(crate) fn page<Key, E: Display>(
     parse: impl Fn(&str) -> Result<Key, E>,
 ) -> Result<Page<Key>> {
     let limit = query.number("limit")?.unwrap_or(PAGE_ITEMS_DEFAULT);
-    if limit > PAGE_ITEMS_MAX {
-        return Err(Refusal::query("limit", format!("must not be more than {PAGE_ITEMS_MAX}")));
+    // A page of nothing has no iterator: whoever asks on until `done` would never get there.
+    if !(1..=PAGE_ITEMS_MAX).contains(&limit) {
+        return Err(Refusal::query("limit", format!("must be 1 to {PAGE_ITEMS_MAX}")));
     }
     let from = query.parse("iterator", |text| match text.strip_prefix('-') {
         Some(key) => parse(key).map(Cursor::Before),
@@ -56,14 +57,9 @@ pub(crate) fn order(query: &Query, default: Order) -> Result<Order> {
 }
 
 impl<T> ListOut<T> {
-    /// The page of nothing that `limit=0` asks for.
-    pub fn of_nothing() -> Self {
-        Self { data: Vec::new(), iterator: None, prev_iterator: None, done: false }
-    }
-
     /// The page when it is known beforehand that nothing is there.
     pub fn finished() -> Self {
-        Self { done: true, ..Self::of_nothing() }
+        Self { data: Vec::new(), iterator: None, prev_iterator: None, done: true }
     }
 
     pub fn new<Item, Key: Display>(
@@ -110,7 +106,8 @@ mod tests {
     #[test]
     fn limits() {
         assert_eq!(read("").unwrap().limit, 50);
-        assert_eq!(read("limit=0").unwrap().limit, 0);
+        assert_eq!(read("limit=1").unwrap().limit, 1);
+        assert!(read("limit=0").is_err());
         assert_eq!(read("limit=250").unwrap().limit, 250);
         assert!(read("limit=251").is_err());
         assert!(read("limit=-1").is_err());

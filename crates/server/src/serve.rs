@@ -1,13 +1,14 @@
 //! The listener: connections, their bounds, and an orderly end.
 
 use crate::fallback;
+use crate::places::{Place, Places};
 use crate::stall::Impatient;
 use axum::Router;
 use axum::response::Response;
-use axum::routing::future::RouteFuture;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use std::convert::Infallible;
@@ -17,14 +18,17 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service as _;
 
 /// The bounds of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Connections at once; more wait to be accepted.
+    /// Connections at once. One more takes the place of that which has been without a request for
+    /// longest, or waits while there is none.
     pub connections_max: usize,
+    /// A connection keeps its place at least so long after it was opened or answered.
+    pub place_time_min: Duration,
     /// A client whose request head takes longer is cut off; also ends idle connections.
     pub head_time_max: Duration,
     /// A client that takes nothing of its answer for so long is cut off.
@@ -37,6 +41,7 @@ impl Default for ServeLimits {
     fn default() -> Self {
         Self {
             connections_max: 4_096,
+            place_time_min: Duration::from_secs(2),
             head_time_max: Duration::from_secs(60),
             stall_time_max: Duration::from_secs(60),
             drain_time_max: Duration::from_secs(10),
@@ -44,8 +49,8 @@ impl Default for ServeLimits {
     }
 }
 
-/// A pause after an accept that failed for want of something (file descriptors), so that it is not
-/// tried again in a tight loop.
+/// A pause after an accept that failed for want of something (file descriptors), or while nobody can
+/// give up his place, so that it is not tried again in a tight loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most of what a request's head may hold.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -63,6 +68,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(limits.connections_max));
+    let mut places = Places::new(limits.place_time_min);
     let mut connections = tokio::task::JoinSet::new();
     let mut stop = pin!(stop);
     let mut http = http1::Builder::new();
@@ -71,29 +77,29 @@ pub async fn serve(
         .max_buf_size(HEAD_BYTES_MAX);
     loop {
         let next = async {
-            let permit = permits.clone().acquire_owned().await;
-            (permit, listener.accept().await)
+            let stream = accept(&listener, &mut places).await;
+            (stream, permit(&permits, &mut places).await)
         };
-        let (permit, accepted) = tokio::select! {
+        let (stream, permit) = tokio::select! {
             next = next => next,
             () = &mut stop => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) if is_of_connection(&error) => continue,
-            Err(error) => {
-                tracing::warn!(error = %error, "cannot accept connections now");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+        let place = places.take();
+        let front = {
+            let (routes, place) = (routes.clone(), place.clone());
+            service_fn(move |request| answer(routes.clone(), place.clone(), request))
         };
-        let connection = http.serve_connection(io_of(stream, limits), Front(routes.clone()));
-        let connection = graceful.watch(connection);
+        let connection = graceful.watch(http.serve_connection(io_of(stream, limits), front));
         connections.spawn(async move {
+            let ended = tokio::select! {
+                ended = connection => ended,
+                () = place.wanted() => Ok(()),
+            };
             // A client's broken connection is its own affair.
-            if let Err(error) = connection.await {
+            if let Err(error) = ended {
                 tracing::trace!(error = %error, "a connection ended early");
             }
+            place.leave();
             drop(permit);
         });
         while connections.try_join_next().is_some() {}
@@ -107,24 +113,47 @@ pub async fn serve(
     Ok(())
 }
 
-/// The routes as hyper calls them.
-struct Front(Router);
-
-impl hyper::service::Service<Request<Incoming>> for Front {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = RouteFuture<Infallible>;
-
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        // One slash at the end has a route of its own; a path with more could pass for one with an
-        // empty name in it.
-        if request.uri().path().ends_with("//")
-            && let Some(uri) = fallback::trimmed(request.uri())
-        {
-            *request.uri_mut() = uri;
+/// The next connection that can be used.
+async fn accept(listener: &TcpListener, places: &mut Places) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(error = %error, "cannot accept connections now");
+                places.free_one();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
-        self.0.clone().call(request)
     }
+}
+
+/// Room for one more connection; `None` would mean that the listener has ended.
+async fn permit(permits: &Arc<Semaphore>, places: &mut Places) -> Option<OwnedSemaphorePermit> {
+    while permits.available_permits() == 0 {
+        let patience = if places.free_one() { ACCEPT_PAUSE * 20 } else { ACCEPT_PAUSE };
+        let freed = tokio::time::timeout(patience, permits.clone().acquire_owned());
+        if let Ok(permit) = freed.await {
+            return permit.ok();
+        }
+    }
+    permits.clone().acquire_owned().await.ok()
+}
+
+/// The routes as hyper calls them.
+async fn answer(
+    mut routes: Router,
+    place: Arc<Place>,
+    mut request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    // One slash at the end has a route of its own; a path with more could pass for one with an
+    // empty name in it.
+    if request.uri().path().ends_with("//")
+        && let Some(uri) = fallback::trimmed(request.uri())
+    {
+        *request.uri_mut() = uri;
+    }
+    place.serve(routes.call(request)).await
 }
 
 fn io_of(stream: TcpStream, limits: ServeLimits) -> TokioIo<Impatient> {

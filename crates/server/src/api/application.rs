@@ -82,9 +82,6 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn list(call: Call) -> Result<Answer> {
     let order = page::order(&call.query, Order::Ascending)?;
     let page = page::page(&call.query, order, str::parse::<ApplicationId>)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<ApplicationOut>::of_nothing());
-    }
     let slice = call.shared.store.applications(&call.caller.organisation, page).await?;
     Answer::ok(&ListOut::new(slice, |application| application.id, ApplicationOut::from))
 }
@@ -122,7 +119,12 @@ async fn update(call: Call) -> Result<Answer> {
         let Some(mut application) = call.find_application(name).await? else {
             let of_path = uid_of_path(name, ApplicationUid::new, "Application")?;
             let uid = draft.uid.clone().unwrap_or(Some(of_path));
-            return Ok((StatusCode::CREATED, insert(&call, draft, uid).await?));
+            let is_of_path = uid.as_ref().is_some_and(|uid| uid.as_str() == name);
+            let created = insert(&call, draft, uid).await.map_err(|refusal| match is_of_path {
+                true => refusal.made_meanwhile(),
+                false => refusal,
+            });
+            return Ok((StatusCode::CREATED, created?));
         };
         let by_uid = application.uid.as_ref().is_some_and(|uid| uid.as_str() == name);
         application.uid = match draft.uid {
@@ -179,7 +181,7 @@ pub(super) async fn find_or_create(call: &Call, given: ApplicationIn) -> Result<
     if let Some(found) = call.find_application(name).await? {
         return Ok(found);
     }
-    let draft = given.checked()?;
+    let draft = given.checked().map_err(|refusal| refusal.within("application"))?;
     let loc = ["body", "application", "uid"];
     let Some(uid) = draft.uid.clone().flatten() else {
         return Err(Refusal::problem(&loc, "field required", "application_uid_missing"));

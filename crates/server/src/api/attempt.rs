@@ -105,9 +105,6 @@ async fn by_endpoint(call: Call) -> Result<Answer> {
     let endpoint = call.endpoint(&application).await?;
     let Some(wanted) = wanted(&call.query)? else { return nothing::<MessageAttemptOut>() };
     let page = attempts_page(&call.query, &wanted)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<MessageAttemptOut>::of_nothing());
-    }
     let slice = call.shared.store.attempts_of_endpoint(endpoint.id, wanted, page).await?;
     attempts(&call.query, slice)
 }
@@ -121,9 +118,6 @@ async fn by_message(call: Call) -> Result<Answer> {
         wanted.endpoint_id = Some(found.ok_or(Refusal::not_found("Endpoint"))?.id);
     }
     let page = attempts_page(&call.query, &wanted)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<MessageAttemptOut>::of_nothing());
-    }
     let store = &call.shared.store;
     let slice = store.attempts_of_message(application.id, message.id, wanted, page).await?;
     attempts(&call.query, slice)
@@ -146,9 +140,6 @@ async fn messages(call: Call) -> Result<Answer> {
     let states = Status::wanted(&call.query)?.map(Status::states);
     let page = page(&call.query, &filter, str::parse::<MessageId>, MessageId::lower_bound)?;
     let with_content = call.query.flag("with_content", true)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<EndpointMessageOut<'_>>::of_nothing());
-    }
     let store = &call.shared.store;
     let slice = store.messages_of_endpoint(endpoint.id, filter, states, page).await?;
     Answer::ok(&ListOut::borrowing(
@@ -162,9 +153,6 @@ async fn endpoints(call: Call) -> Result<Answer> {
     let application = call.application().await?;
     let message = call.message(&application).await?;
     let page = crate::page::page(&call.query, Order::Ascending, str::parse::<EndpointId>)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<MessageEndpointOut>::of_nothing());
-    }
     let store = &call.shared.store;
     let routes = store.routes(application.id).await?;
     let routes = routes.ok_or(Refusal::not_found("Application"))?;

@@ -54,9 +54,6 @@ async fn list(call: Call) -> Result<Answer> {
         (None, Some(own)) => vec![own],
         (None, None) => all_applications(&call).await?,
     };
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<DeadLetterOut>::of_nothing());
-    }
     let application_ids = Some(application_ids);
     let filter = DeadLetterFilter { application_ids, endpoint_id, before, after };
     let slice = call.shared.store.dead_letters(filter, page).await?;

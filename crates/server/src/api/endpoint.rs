@@ -82,9 +82,6 @@ async fn list(call: Call) -> Result<Answer> {
     let application = call.application().await?;
     let order = page::order(&call.query, Order::Descending)?;
     let page = page::page(&call.query, order, str::parse::<EndpointId>)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<EndpointOut>::of_nothing());
-    }
     let slice = call.shared.store.endpoints(application.id, page).await?;
     Answer::ok(&ListOut::new(slice, |endpoint| endpoint.id, EndpointOut::from))
 }
@@ -110,8 +107,8 @@ async fn update(call: Call) -> Result<Answer> {
         let found = call.shared.store.endpoint(application.id, name).await?;
         let Some(mut endpoint) = found else {
             let of_path = uid_of_path(name, EndpointUid::new, "Endpoint")?;
-            let created = insert(&call, &application, input, Some(of_path)).await?;
-            return Ok((StatusCode::CREATED, created));
+            let created = insert(&call, &application, input, Some(of_path)).await;
+            return Ok((StatusCode::CREATED, created?));
         };
         let mut problems = Problems::default();
         let https_only = call.shared.settings.https_only;
@@ -162,7 +159,7 @@ async fn insert(
     call: &Call,
     application: &Application,
     mut input: EndpointIn,
-    uid_of_path: Option<EndpointUid>,
+    of_path: Option<EndpointUid>,
 ) -> Result<Endpoint> {
     let mut problems = Problems::default();
     let secret = match input.secret.take() {
@@ -179,7 +176,7 @@ async fn insert(
     let mut endpoint = Endpoint {
         id: EndpointId::new(call.now, call.random()),
         application_id: application.id,
-        uid: draft.uid.clone().unwrap_or(uid_of_path),
+        uid: draft.uid.clone().unwrap_or_else(|| of_path.clone()),
         url: draft.url.clone(),
         description: String::new(),
         disabled: None,
@@ -195,8 +192,11 @@ async fn insert(
         updated_at: call.now,
     };
     draft.write_to(&mut endpoint);
-    call.shared.store.create_endpoint(endpoint.clone()).await?;
-    Ok(endpoint)
+    let is_of_path = of_path.is_some() && endpoint.uid == of_path;
+    match call.shared.store.create_endpoint(endpoint.clone()).await.map_err(Refusal::from) {
+        Err(refusal) if is_of_path => Err(refusal.made_meanwhile()),
+        created => created.map(|()| endpoint),
+    }
 }
 
 /// Finishes the checks of a draft: those that need the store.

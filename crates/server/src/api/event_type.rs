@@ -1,6 +1,6 @@
 //! Event types.
 
-use super::{ITERATOR, LIMIT, ORDER, Parameter, WITH_CONTENT, parameter};
+use super::{ITERATOR, LIMIT, ORDER, Parameter, WITH_CONTENT, parameter, until_fresh};
 use crate::call::{Access, Answer, Call, Operation};
 use crate::error::{Refusal, Result};
 use crate::page::{self, ListOut};
@@ -84,9 +84,6 @@ async fn list(call: Call) -> Result<Answer> {
     let page = page::page(&call.query, order, EventTypeName::new)?;
     let include_archived = call.query.flag("include_archived", false)?;
     let with_content = call.query.flag("with_content", true)?;
-    if page.limit == 0 {
-        return Answer::ok(&ListOut::<EventTypeOut>::of_nothing());
-    }
     let flags = &call.caller.feature_flags;
     let feature_flags = call
         .caller
@@ -122,20 +119,22 @@ async fn update(call: Call) -> Result<Answer> {
     let input: EventTypeIn = decode(&call.body)?;
     let name = EventTypeName::new(call.name("event_type_name"))
         .map_err(|error| Refusal::problem(&["path", "event_type_name"], error, "value_error"))?;
-    let organisation = call.caller.organisation.clone();
-    let mut event_type = input.checked(Some(name.clone()), organisation, call.now)?;
+    let organisation = &call.caller.organisation;
+    let checked = input.checked(Some(name.clone()), organisation.clone(), call.now)?;
     let store = &call.shared.store;
-    let status = match store.event_type(&call.caller.organisation, &name).await? {
-        Some(before) => {
+    let (status, event_type) = until_fresh(|| async {
+        let mut event_type = checked.clone();
+        if let Some(before) = store.event_type(organisation, &name).await? {
             event_type.created_at = before.created_at;
-            store.update_event_type(event_type.clone()).await?;
-            StatusCode::OK
+            let written = store.update_event_type(event_type.clone()).await;
+            written.map_err(|error| Refusal::from(error).deleted_meanwhile())?;
+            return Ok((StatusCode::OK, event_type));
         }
-        None => {
-            store.create_event_type(event_type.clone()).await?;
-            StatusCode::CREATED
-        }
-    };
+        let written = store.create_event_type(event_type.clone()).await;
+        written.map_err(|error| Refusal::from(error).made_meanwhile())?;
+        Ok((StatusCode::CREATED, event_type))
+    })
+    .await?;
     Answer::json(status, &EventTypeOut::new(event_type, true))
 }
 

@@ -46,7 +46,7 @@ const fn parameter(name: &'static str, kind: &'static str, about: &'static str) 
     Parameter { name, kind, about }
 }
 
-const LIMIT: Parameter = parameter("limit", "integer", "Items on a page: 0 to 250, 50 if absent.");
+const LIMIT: Parameter = parameter("limit", "integer", "Items on a page: 1 to 250, 50 if absent.");
 const ITERATOR: Parameter =
     parameter("iterator", "string", "The `iterator` or `prevIterator` of the page before.");
 const ORDER: Parameter = parameter("order", "string", "`ascending` or `descending`.");
@@ -62,8 +62,9 @@ const AFTER: Parameter = parameter(
 const WITH_CONTENT: Parameter =
     parameter("with_content", "boolean", "Whether contents are shown; `true` if absent.");
 
-/// How often a change is made again on what somebody else changed meanwhile.
-const STALE_TRIES: u32 = 5;
+/// How often a change is made again on what somebody else changed meanwhile. Each time, one of those
+/// who are at it gets through.
+const STALE_TRIES: u32 = 32;
 
 /// Reads, changes and writes, again while somebody else is faster.
 async fn until_fresh<T, F: Future<Output = Result<T>>>(mut change: impl FnMut() -> F) -> Result<T> {

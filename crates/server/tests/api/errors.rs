@@ -80,6 +80,31 @@ async fn every_error_is_json_with_a_code_and_a_detail() {
 }
 
 #[tokio::test]
+async fn a_body_within_a_body_is_named_on_the_way_to_its_fields() {
+    let server = Server::start().await;
+    for (application, field) in [
+        (json!({ "name": "", "uid": "new" }), "name"),
+        (json!({ "name": "App", "uid": "a b" }), "uid"),
+        (json!({ "name": "App", "uid": "new", "throttleRate": 0 }), "throttleRate"),
+        (json!({ "name": "App", "uid": "other" }), "uid"),
+        (json!({ "name": "App" }), "uid"),
+        (json!({ "name": 1 }), "name"),
+        (json!({}), "name"),
+    ] {
+        let message = json!({ "eventType": "a", "payload": {}, "application": application });
+        let access = json!({ "application": application });
+        for (path, body) in [
+            ("/api/v1/app/new/msg", message),
+            ("/api/v1/auth/app-portal-access/new", access),
+        ] {
+            let refused = server.post(path, &body.to_string()).await.expect(422);
+            let loc = &refused["detail"][0]["loc"];
+            assert_eq!(*loc, json!(["body", "application", field]), "{path} {body}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn f010_a_secret_with_a_signatures_prefix_is_refused_with_the_reason() {
     let server = Server::start().await;
     let application = server.application("App").await;

@@ -96,24 +96,75 @@ async fn a_client_that_reads_nothing_is_cut_off() {
     server.get("/api/v1/health").await.expect(200);
 }
 
-#[tokio::test]
-async fn more_connections_than_allowed_wait_their_turn() {
-    let limits = ServeLimits { connections_max: 1, ..ServeLimits::default() };
-    let server = Server::start_with(|_| {}, limits).await;
-    let ping = b"GET /api/v1/health/ping HTTP/1.1\r\nhost: x\r\n\r\n";
-    let mut first = TcpStream::connect(server.address).await.unwrap();
+const PING: &[u8] = b"GET /api/v1/health/ping HTTP/1.1\r\nhost: x\r\n\r\n";
+
+async fn ping(stream: &mut TcpStream) {
     let mut answer = [0; 4_096];
-    first.write_all(ping).await.unwrap();
+    stream.write_all(PING).await.unwrap();
+    let read = tokio::time::timeout(posthaste_testkit::PATIENCE, stream.read(&mut answer));
+    let length = read.await.unwrap().unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 204 "), "{length} bytes");
+}
+
+#[tokio::test]
+async fn more_connections_than_allowed_wait_while_the_others_are_busy() {
+    let limits = ServeLimits {
+        connections_max: 1,
+        place_time_min: Duration::ZERO,
+        ..ServeLimits::default()
+    };
+    let server = Server::start_with(|_| {}, limits).await;
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST /api/v1/app HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+         content-length: 14\r\nexpect: 100-continue\r\n\r\n",
+        server.token,
+    );
+    first.write_all(head.as_bytes()).await.unwrap();
+    // The interim answer tells that the request is under way.
+    let mut answer = [0; 4_096];
     assert!(first.read(&mut answer).await.unwrap() > 0);
     // The only place is taken; the second asks, and the first goes on being served.
     let mut second = TcpStream::connect(server.address).await.unwrap();
-    second.write_all(ping).await.unwrap();
-    for _ in 0..50 {
-        first.write_all(ping).await.unwrap();
-        assert!(first.read(&mut answer).await.unwrap() > 0);
+    second.write_all(PING).await.unwrap();
+    for byte in br#"{"name":"App"}"# {
+        first.write_all(&[*byte]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let none = second.try_read(&mut answer).unwrap_err();
-    assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
-    drop(first);
+    let length = first.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 201 "));
+    // Then it has nothing to ask, and gives up its place.
     assert!(second.read(&mut answer).await.unwrap() > 0);
+    assert_eq!(first.read(&mut answer).await.unwrap_or(0), 0);
+}
+
+/// Clients that send half a head each, more than there is room for, and keep sending a little.
+#[tokio::test]
+async fn clients_that_never_ask_keep_nobody_out() {
+    const PLACES: usize = 8;
+    let limits = ServeLimits {
+        connections_max: PLACES,
+        place_time_min: Duration::from_millis(50),
+        ..ServeLimits::default()
+    };
+    let server = Server::start_with(|_| {}, limits).await;
+    let mut halves = Vec::new();
+    for _ in 0..2 * PLACES {
+        let mut half = TcpStream::connect(server.address).await.unwrap();
+        half.write_all(b"GET /api/v1/health HTTP/1.1\r\nx-slow: ").await.unwrap();
+        halves.push(half);
+    }
+    let mut honest = TcpStream::connect(server.address).await.unwrap();
+    let asked = std::time::Instant::now();
+    for _ in 0..20 {
+        ping(&mut honest).await;
+        for half in &mut halves {
+            // Those that lost their place notice sooner or later.
+            let _ = half.write_all(b"x").await;
+        }
+    }
+    assert!(asked.elapsed() < limits.head_time_max / 4, "{:?}", asked.elapsed());
+    for _ in 0..PLACES {
+        ping(&mut TcpStream::connect(server.address).await.unwrap()).await;
+    }
 }
