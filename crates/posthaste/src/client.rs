@@ -24,12 +24,15 @@ impl Client {
     /// # Errors
     /// `base` is not an http or https address, or the token cannot be in a header.
     pub fn new(base: &str, token: &str) -> Result<Self, Failure> {
-        let base = Url::parse(base)
+        let mut base = Url::parse(base)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             .ok_or_else(|| {
                 Failure::usage("the server's address must look like http://127.0.0.1:8071")
             })?;
+        // A login in the address serves nothing, because the token is what is sent; so it need not
+        // be kept, and cannot be shown. A URL with a host takes both changes.
+        let _ = base.set_username("").and_then(|()| base.set_password(None));
         let token = token.trim();
         if token.is_empty() || !token.bytes().all(|byte| (0x21..0x7F).contains(&byte)) {
             return Err(Failure::usage(
@@ -128,7 +131,8 @@ impl Client {
             format!(
                 "cannot reach {}: {error}; is the server running (`posthaste serve`), and is this \
                  its address (--url)?",
-                self.base
+                // Not what follows: it is for the server alone.
+                self.base.origin().ascii_serialization()
             ),
         )
     }

@@ -5,7 +5,6 @@ mod common;
 use common::output::{complaint, ended, printed};
 use common::{PATIENCE, Setup};
 use rusqlite::Connection;
-use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -294,6 +293,33 @@ fn tokens_need_a_secret_and_take_a_lifetime() {
     let mut bare = Command::new(env!("CARGO_BIN_EXE_posthaste"));
     let output = bare.args(["token", "--data-dir"]).arg(setup.folder().join("no")).output();
     assert!(complaint(&output.unwrap(), 2).contains("posthaste serve"));
+}
+
+#[test]
+fn a_login_in_the_servers_address_is_never_shown() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let setup = Setup::new();
+    let replay = ["replay", "--app", "a", "--endpoint", "e", "--since", "1h"];
+    let commands = [
+        &["status"][..],
+        &["send", "--app", "a", "--type", "t", "{}"],
+        &["dead-letters", "list"],
+        &replay,
+    ];
+    for words in commands {
+        for (url, code) in [
+            (format!("http://user:hunter2@{closed}/hidden?key=hunter2"), 3),
+            ("http://user:hunter2@".to_owned(), 2),
+            ("ftp://user:hunter2@127.0.0.1/".to_owned(), 2),
+        ] {
+            let address = ["--url", &url, "--token", "x"];
+            let line = complaint(&ended(&setup, &[words, &address].concat()), code);
+            for secret in ["hunter2", "user", "hidden"] {
+                assert!(!line.contains(secret), "{words:?}: {line}");
+            }
+            assert!(code == 2 || line.contains(&closed.to_string()), "{words:?}: {line}");
+        }
+    }
 }
 
 #[test]

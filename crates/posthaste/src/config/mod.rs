@@ -149,6 +149,7 @@ impl Config {
             database,
             jwt_secret: jwt_secret(&layers, &mut warnings)?,
             allowed: parse(&layers, "allowed_networks", |text| {
+                value::items(text)?;
                 Allowed::parse(text).map_err(|error| error.to_string())
             })?,
             dev: parse(&layers, "dev", value::boolean)?,
@@ -299,8 +300,11 @@ fn header_value(text: &str) -> Parsed<String> {
 fn public_url(text: &str) -> Parsed<String> {
     let text = text.trim().trim_end_matches('/');
     let url = url::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-    let plain = url.is_some_and(|url| url.has_host() && url.query().is_none());
-    let hint = || "use an address such as https://hooks.example.com".to_owned();
+    let plain = url.is_some_and(|url| {
+        let is_login = !url.username().is_empty() || url.password().is_some();
+        url.has_host() && url.query().is_none() && !is_login
+    });
+    let hint = || "use an address such as https://hooks.example.com, without a login".to_owned();
     plain.then(|| text.to_owned()).ok_or_else(hint)
 }
 

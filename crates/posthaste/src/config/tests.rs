@@ -127,6 +127,17 @@ fn a_bad_value_names_key_origin_value_and_remedy() {
         ],
         &["worker.in_flight_per_endpoint_max", "from 1 to 10", "worker.in_flight_max"],
     );
+    for key in ["RETRY__DELAYS", "RETRY__FINAL_STATUSES", "ALLOWED_NETWORKS"] {
+        let items = [("RETRY__DELAYS", "1s"), ("RETRY__FINAL_STATUSES", "400")];
+        let item = items.iter().find(|(name, _)| *name == key).map_or("10.0.0.0/8", |(_, it)| it);
+        let (variable, text) = (format!("POSTHASTE_{key}"), format!("{item},,{item}"));
+        let name = key.to_ascii_lowercase().replace("__", ".");
+        refuses(&[(&variable, &text)], &[&name, &format!("`{text}`"), "item 2", "empty"]);
+    }
+    let line = load(Some("[retry]\ndelays = ['1s', '']\n"), &[], &[]).unwrap_err();
+    assert!(line.contains("retry.delays") && line.contains("item 2"), "{line}");
+    let line = load(Some("public_url = 'http://user:hunter2@hooks.test'"), &[], &[]).unwrap_err();
+    assert!(line.contains("public_url") && !line.contains("hunter2"), "{line}");
     refuses(&[("POSTHASTE_SIGNING__HEADERS", "none")], &["webhook, svix or both"]);
     refuses(&[("POSTHASTE_DATABASE_URL", "mysql:x")], &["sqlite:PATH", "postgres://"]);
     refuses(

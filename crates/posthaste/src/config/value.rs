@@ -44,9 +44,21 @@ pub fn duration_within(text: &str, min: Duration, max: Duration) -> Parsed<Durat
     Err(format!("use {} to {}", show_duration(min), show_duration(max)))
 }
 
-/// A comma-separated list; blanks around an item and empty items mean nothing.
+/// A comma-separated list; blanks around an item mean nothing, and nothing at all is an empty list.
 pub fn list<T>(text: &str, item: impl Fn(&str) -> Parsed<T>) -> Parsed<Vec<T>> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(item).collect()
+    items(text)?.into_iter().map(item).collect()
+}
+
+/// The items of such a list. An empty one among them was probably meant to be something.
+pub fn items(text: &str) -> Parsed<Vec<&str>> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let items: Vec<_> = text.split(',').map(str::trim).collect();
+    match items.iter().position(|item| item.is_empty()) {
+        Some(index) => Err(format!("item {} of the list is empty; remove a comma", index + 1)),
+        None => Ok(items),
+    }
 }
 
 pub fn number(text: &str, min: u64, max: u64) -> Parsed<u64> {
@@ -162,8 +174,12 @@ mod tests {
 
     #[test]
     fn lists_ignore_blanks_and_keep_order() {
-        assert_eq!(list(" 1s ,2s,, ", duration).unwrap().len(), 2);
-        assert_eq!(list("", duration), Ok(vec![]));
+        let seconds = [1, 2].map(Duration::from_secs);
+        assert_eq!(list(" 1s ,2s ", duration).unwrap(), seconds);
+        assert_eq!(list(" ", duration), Ok(vec![]));
+        for (text, item) in [("1s,,2s", 2), ("1s,", 2), (",1s", 1), (",", 1)] {
+            assert!(list(text, duration).unwrap_err().contains(&format!("item {item} ")), "{text}");
+        }
         assert!(list("1s,x", duration).is_err());
     }
 }

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use posthaste_core::delivery::{DeliveryState, Trigger};
 use posthaste_core::endpoint::{Endpoint, Metadata};
 use posthaste_core::message::Message;
-use posthaste_core::outcome::{Answer, OutcomeClass};
+use posthaste_core::outcome::{Answer, Failure, FailureKind, OutcomeClass};
 use posthaste_core::redact;
 use posthaste_store::history::{Delivery, StoredAttempt};
 use schemars::JsonSchema;
@@ -254,11 +254,19 @@ fn masked(url: &str) -> String {
     Url::parse(url).map_or_else(|_| String::new(), |url| redact::url_for_owner(&url))
 }
 
+const BLOCKED: &str = "the endpoint is at an address that this server does not send to; whoever runs \
+                       it can allow that (POSTHASTE_ALLOWED_NETWORKS)";
+
 /// Without loss: UTF-8 as it is, anything else as base64. A body that was cut within a character
 /// loses the rest of that character, not its readability.
 fn response_text(answer: &Answer) -> String {
     let response = match answer {
         Answer::Response(response) => response,
+        // Who may create endpoints must not learn from them what lies in our network, and its names
+        // and addresses are what the detail tells.
+        Answer::Failure(Failure { kind: kind @ FailureKind::Blocked, .. }) => {
+            return format!("{}: {BLOCKED}", kind.as_str());
+        }
         Answer::Failure(failure) => {
             return format!("{}: {}", failure.kind.as_str(), failure.detail);
         }
@@ -276,7 +284,7 @@ fn response_text(answer: &Answer) -> String {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use posthaste_core::outcome::{Failure, FailureKind, Phase, Response};
+    use posthaste_core::outcome::{Phase, Response};
 
     fn text(body: &[u8], body_cut: bool) -> String {
         let body = Bytes::copy_from_slice(body);
@@ -301,6 +309,18 @@ mod tests {
             detail: "connection refused".to_owned(),
         };
         assert_eq!(response_text(&Answer::Failure(failure)), "connect: connection refused");
+    }
+
+    #[test]
+    fn f054_an_address_in_our_network_is_not_told() {
+        let failure = Failure {
+            kind: FailureKind::Blocked,
+            phase: Phase::Resolve,
+            detail: "10.0.0.7 is a private address".to_owned(),
+        };
+        let text = response_text(&Answer::Failure(failure));
+        assert!(text.starts_with("blocked: ") && !text.contains("10.0.0.7"), "{text}");
+        assert!(text.contains("POSTHASTE_ALLOWED_NETWORKS"), "{text}");
     }
 
     #[test]
