@@ -87,6 +87,8 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 pub struct Running {
     /// Where the API really listens; the port may have been left to the system.
     pub address: Option<SocketAddr>,
+    /// Where metrics and health are, in a process without the API.
+    pub metrics: Option<SocketAddr>,
     /// `None`: this process signs and checks no tokens.
     secret: Option<JwtSecret>,
     /// This start made the secret.
@@ -111,9 +113,10 @@ pub async fn start(config: &Config, parts: Parts) -> Result<Running, Failure> {
     if config.needs_data_dir(parts.api) {
         secrets::prepare_folder(&config.data_dir)?;
     }
-    let listener = match parts.api {
-        true => Some(listen(config.listen).await?),
-        false => None,
+    let listener = match (parts.api, config.metrics_listen) {
+        (true, _) => Some(listen(config.listen, "--listen").await?),
+        (false, Some(address)) => Some(listen(address, "--metrics-listen").await?),
+        (false, None) => None,
     };
     let worker_id = new_worker(clock.as_ref(), dice.as_ref());
     let store = store::open(config, clock.as_ref()).await?;
@@ -130,12 +133,23 @@ pub async fn start(config: &Config, parts: Parts) -> Result<Running, Failure> {
         false => None,
     };
     let (stop_api, stopping) = watch::channel(false);
-    let mut running =
-        Running { address: None, secret, first_start, store, engine, api: None, stop_api };
+    let mut running = Running {
+        address: None,
+        metrics: None,
+        secret,
+        first_start,
+        store,
+        engine,
+        api: None,
+        stop_api,
+    };
     if let Some(listener) = listener {
         let address = listener.local_addr();
         let address = address.map_err(|error| Failure::new(format!("the listener: {error}")))?;
-        running.address = Some(address);
+        (running.address, running.metrics) = match parts.api {
+            true => (Some(address), None),
+            false => (None, Some(address)),
+        };
         running.api = Some(running.serve_api(listener, queue, clock, dice, config, stopping)?);
     }
     let allowed_networks = config.networks().to_string();
@@ -155,6 +169,17 @@ impl Running {
         let organisation = cli::organisation(token::ORGANISATION)?;
         let now = SystemClock.now();
         token::mint(self.secret()?, &organisation, Subject::Organisation, now, lifetime)
+    }
+
+    /// What tokens are checked with; without the API nothing asks for one, and none would do.
+    fn token_keys(&self, dice: &dyn Dice) -> Result<TokenKeys, Failure> {
+        let mut nobodys = [0; 32];
+        dice.fill(&mut nobodys);
+        let key = match self.address {
+            Some(_) => self.secret()?.expose().as_bytes(),
+            None => &nobodys,
+        };
+        TokenKeys::new(&[key]).ok_or_else(|| Failure::usage("the key of the tokens is empty"))
     }
 
     fn secret(&self) -> Result<&JwtSecret, Failure> {
@@ -204,40 +229,43 @@ impl Running {
         mut stopping: watch::Receiver<bool>,
     ) -> Result<JoinHandle<std::io::Result<()>>, Failure> {
         let metrics = self.engine.as_ref().map(Engine::metrics_source);
+        let tokens = self.token_keys(dice.as_ref())?;
         let api = Api {
             store: self.store.clone(),
             queue,
             clock,
             dice,
             metrics: Arc::new(move || metrics.as_ref().map(|page| page()).unwrap_or_default()),
-            settings: api_settings(config, self.secret()?, self.address)?,
+            settings: api_settings(config, tokens, self.address),
         };
         let stop = async move {
             // An error means that the sender is gone, and then there is nothing left to serve.
             let _ = stopping.wait_for(|stopping| *stopping).await;
         };
-        let routes = posthaste_server::router(api);
+        let routes = match self.address {
+            Some(_) => posthaste_server::router(api),
+            None => posthaste_server::metrics_router(api),
+        };
         let limits = ServeLimits::default();
         Ok(tokio::spawn(posthaste_server::serve(listener, routes, limits, stop)))
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+/// `flag` is what sets the address.
+async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| {
         let way_out = match error.kind() {
             ErrorKind::AddrInUse => {
                 "another program uses the port, perhaps a server that already runs; stop it, or \
-                 choose another port with --listen"
+                 choose another port"
             }
-            ErrorKind::PermissionDenied => {
-                "ports below 1024 need privileges; choose another with --listen"
-            }
+            ErrorKind::PermissionDenied => "ports below 1024 need privileges; choose another",
             ErrorKind::AddrNotAvailable => {
-                "this machine does not have that address; choose another with --listen"
+                "this machine does not have that address; choose another"
             }
-            _ => "choose another address with --listen",
+            _ => "choose another address",
         };
-        Failure::new(format!("cannot listen on {address}: {error}; {way_out}"))
+        Failure::new(format!("cannot listen on {address}: {error}; {way_out} with {flag}"))
     })
 }
 
@@ -307,20 +335,14 @@ fn engine_settings(config: &Config, worker_id: WorkerId) -> EngineSettings {
     }
 }
 
-fn api_settings(
-    config: &Config,
-    secret: &JwtSecret,
-    address: Option<SocketAddr>,
-) -> Result<ApiSettings, Failure> {
-    let tokens = TokenKeys::new(&[secret.expose().as_bytes()])
-        .ok_or_else(|| Failure::usage("the key of the tokens is empty"))?;
+fn api_settings(config: &Config, tokens: TokenKeys, address: Option<SocketAddr>) -> ApiSettings {
     let address = cli::reachable(address.unwrap_or(config.listen));
     let public_url = config.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let mut settings = ApiSettings::new(tokens, &public_url);
     settings.https_only = config.https_only;
     settings.secret_kind = config.secret_kind;
     settings.version = env!("CARGO_PKG_VERSION");
-    Ok(settings)
+    settings
 }
 
 /// The signals that ask a server to stop.

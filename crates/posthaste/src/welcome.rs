@@ -26,6 +26,9 @@ pub fn print(running: &Running, config: &Config) -> Result<(), Failure> {
         }
     } else {
         text.push_str("posthaste delivers; there is no API in this process\n");
+        if let Some(address) = running.metrics {
+            text.push_str(&format!("Metrics: http://{}/metrics\n", reachable(address)));
+        }
     }
     if config.dev {
         text.push_str("Warning: with --dev, endpoints reach every service on this machine.\n");

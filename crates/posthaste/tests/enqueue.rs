@@ -174,6 +174,9 @@ async fn what_the_api_would_refuse_fails_the_callers_transaction() {
         ("'acme', 'a', ''", "22023", "JSON object"),
         ("'acme', 'a', decode('7b22ff227d', 'hex')", "22023", "JSON object"),
         ("'acme', 'a', '{\"a\":\"' || repeat('x', 5242873) || '\"}'", "54000", "5242880"),
+        ("'acme', 'a', repeat('{\"a\":', 100000) || '1' || repeat('}', 100000)", "54000", "nested"),
+        ("'acme', 'a', E' \\n '", "22023", "JSON object"),
+        ("'acme', 'a', E'\\v{}'", "22023", "JSON object"),
         ("'acme', 'a', '{}', 'msg_1'", "22023", "event_id"),
         ("'acme', 'a', '{}', 'é'", "22023", "event_id"),
         ("'acme', 'a', '{}', channels => '{}'", "22023", "channels"),
@@ -185,7 +188,11 @@ async fn what_the_api_would_refuse_fails_the_callers_transaction() {
         assert!(told.0 == code && told.1.contains(words), "{arguments}: {told:?}");
     }
     let largest = "'{\"a\":\"' || repeat('x', 5242872) || '\"}'";
-    setup.database().sql(&format!("SELECT posthaste.enqueue('acme', 'a', {largest}, 'e1')"));
+    // White space around it does not count, as with the API.
+    let padded = format!("E' \\r\\n\\t' || {largest} || ' '");
+    setup.database().sql(&format!("SELECT posthaste.enqueue('acme', 'a', {padded}, 'e1')"));
+    let kept = setup.database().sql("SELECT octet_length(payload) FROM posthaste.enqueued");
+    assert_eq!(kept, "5242880");
     let told = refusal(&setup, "'acme', 'a', '{}', 'e1'");
     assert!(told.0 == "23505" && told.1.contains("\"e1\""), "{told:?}");
     let _worker = setup.worker().start();

@@ -2,9 +2,9 @@
 
 mod common;
 
+use common::Setup;
 use common::database::Database;
 use common::output::{complaint, ended, printed};
-use common::Setup;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

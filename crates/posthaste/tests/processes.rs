@@ -9,6 +9,8 @@ use common::{PATIENCE, Posthaste, Setup};
 use posthaste_testkit::{Receiver, Reply};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// Longer than a worker may be silent before others take it for dead.
@@ -305,5 +307,46 @@ async fn f072_a_database_that_was_away_makes_no_living_worker_a_dead_one() {
     assert_eq!(receiver.requests().len(), DELIVERIES);
     for worker in workers {
         assert!(worker.logged("janitor.recovered_leases").is_empty());
+    }
+}
+
+/// A worker of its own shows what it does where it is told to, without a token, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_has_metrics_where_it_is_told_to() {
+    let receiver = Receiver::always(Reply::ok()).await;
+    let setup = without_worker();
+    let server = setup.start();
+    let mut worker = setup.run(&["worker", "--dev", "--metrics-listen", "127.0.0.1:0"]);
+    let worker = worker.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut worker = Killed(worker);
+    let mut lines = BufReader::new(worker.0.stdout.take().unwrap()).lines();
+    let url = lines.find_map(|line| Some(line.unwrap().split_once("Metrics: ")?.1.to_owned()));
+    let url = url.unwrap();
+    let application = server.application().await;
+    server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    server.message(&application, "{}").await;
+    server.status_until(|status| status["delivered_last_hour"] == 1).await;
+    let get = |path: &str| {
+        let url = url.replace("/metrics", path);
+        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        let mut answer = ureq::Agent::from(config).get(&url).call().unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    };
+    let (status, text) = get("/metrics");
+    assert_eq!(status, 200);
+    assert!(text.contains("posthaste_verdicts_total{verdict=\"delivered\"} 1\n"), "{text}");
+    assert_eq!(get("/api/v1/health").0, 200);
+    assert_eq!(get("/api/v1/health/ping").0, 204);
+    let (status, text) = get("/api/v1/app");
+    assert!(status == 404 && text.contains("not_implemented"), "{status} {text}");
+}
+
+/// Whatever becomes of the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -1,6 +1,6 @@
 //! Listens: the REST API, compatible with that of Svix.
 //!
-//! `router` gives the routes, `serve` the listener around them. A request is authenticated, read
+//! `router` gives the routes (`metrics_router` those of a worker), `serve` the listener around them. A request is authenticated, read
 //! within its bounds, handed to one function of `api`, and answered in JSON; that road is `call`.
 //! What operations there are is one list (`api::operations`), from which the routes and the OpenAPI
 //! document are made.
@@ -29,7 +29,7 @@ mod wire;
 pub use serve::{ServeLimits, serve};
 
 use crate::auth::{Caller, TokenKeys, Verifier};
-use crate::call::Route;
+use crate::call::{Operation, Route};
 use crate::standing::Standing;
 use crate::traffic::Traffic;
 use axum::Router;
@@ -115,7 +115,16 @@ pub(crate) struct Shared {
 
 /// The routes of the API.
 pub fn router(api: Api) -> Router {
-    let operations: Vec<_> = api::operations().into_iter().map(Arc::new).collect();
+    routes(api, api::operations())
+}
+
+/// Metrics and health alone, for a process without the API. They need no token.
+pub fn metrics_router(api: Api) -> Router {
+    routes(api, api::of_any_process())
+}
+
+fn routes(api: Api, operations: Vec<Operation>) -> Router {
+    let operations: Vec<_> = operations.into_iter().map(Arc::new).collect();
     let mut traffic = Traffic::default();
     let counters: Vec<_> = operations
         .iter()

@@ -43,7 +43,8 @@ impl Places {
         if self.taken.len() == self.taken.capacity() {
             self.taken.retain(|place| place.idle_since.load(Ordering::Relaxed) != GONE);
         }
-        let place = Place { since: self.since, idle_since: AtomicU64::new(0), wanted: Notify::new() };
+        let place =
+            Place { since: self.since, idle_since: AtomicU64::new(0), wanted: Notify::new() };
         let place = Arc::new(place);
         place.idle();
         self.taken.push(place.clone());
@@ -87,7 +88,8 @@ impl Place {
     }
 
     fn idle(&self) {
-        let micros = u64::try_from(now().duration_since(self.since).as_micros()).unwrap_or(GONE - 1);
+        let micros =
+            u64::try_from(now().duration_since(self.since).as_micros()).unwrap_or(GONE - 1);
         self.idle_since.store(micros, Ordering::Relaxed);
     }
 }

@@ -81,9 +81,13 @@ struct ServeArgs {
 #[derive(Args)]
 #[command(after_help = "Examples:
   posthaste worker --data-dir /var/lib/posthaste
+  posthaste worker --metrics-listen 127.0.0.1:9071
 
 With `serve --no-worker` beside it, the API and the worker can be restarted apart.")]
 struct WorkerArgs {
+    /// Show metrics and health at this address and port
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
     /// Also allow receivers on this machine's loopback addresses
     #[arg(long)]
     dev: bool,
@@ -131,8 +135,10 @@ pub fn run() -> Result<(), Failure> {
             serve::run(config, serve::Parts { api: true, worker: !args.no_worker })
         }
         Command::Worker(args) => {
+            let metrics = args.metrics_listen;
+            let metrics = metrics.map(|text| ("worker.metrics_listen", text, "--metrics-listen"));
             let dev = args.dev.then(|| ("dev", "true".to_owned(), "--dev"));
-            let config = args.settings.load([dev])?;
+            let config = args.settings.load([metrics, dev])?;
             serve::run(config, serve::Parts { api: false, worker: true })
         }
         Command::Demo(args) => demo::run(&args),

@@ -17,7 +17,7 @@ const fn key(name: &'static str, default: Option<&'static str>, about: &'static 
     Key { name, default, about }
 }
 
-pub const KEYS: [Key; 31] = [
+pub const KEYS: [Key; 32] = [
     key("listen", Some("127.0.0.1:8071"), "Address and port of the API."),
     key("data_dir", Some("./posthaste-data"), "Folder of the database and the secrets."),
     key(
@@ -61,6 +61,11 @@ pub const KEYS: [Key; 31] = [
     key("worker.in_flight_max", Some("1024"), "Requests in flight at once."),
     key("worker.in_flight_per_endpoint_max", Some("64"), "The same, to one endpoint."),
     key("worker.memory_max", Some("64MiB"), "Payload bytes held in memory for delivery."),
+    key(
+        "worker.metrics_listen",
+        None,
+        "Address and port of `/metrics` and health in a `worker`; `serve` has them at `listen`.",
+    ),
     key(
         "retention.history",
         Some("90d"),

@@ -48,6 +48,8 @@ const CONNECTIONS_MOST: u64 = 100;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: SocketAddr,
+    /// Where a worker without the API shows metrics and health; `None`: nowhere.
+    pub metrics_listen: Option<SocketAddr>,
     pub data_dir: PathBuf,
     /// Without a slash at its end; `None`: where it listens.
     pub public_url: Option<String>,
@@ -140,6 +142,7 @@ impl Config {
         let database = parse(&layers, "database_url", Database::parse)?;
         Ok(Self {
             listen: parse(&layers, "listen", listen)?,
+            metrics_listen: optional(&layers, "worker.metrics_listen", listen)?,
             public_url: optional(&layers, "public_url", public_url)?,
             database_connections_max: parse(&layers, "database_connections_max", |text| {
                 value::number(text, CONNECTIONS_LEAST, CONNECTIONS_MOST)

@@ -42,6 +42,11 @@ pub(crate) fn operations() -> Vec<Operation> {
     .collect()
 }
 
+/// What a process without the API serves.
+pub(crate) fn of_any_process() -> Vec<Operation> {
+    [health::operations(), metrics::operations()].into_iter().flatten().collect()
+}
+
 const fn parameter(name: &'static str, kind: &'static str, about: &'static str) -> Parameter {
     Parameter { name, kind, about }
 }

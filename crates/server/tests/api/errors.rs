@@ -93,10 +93,9 @@ async fn a_body_within_a_body_is_named_on_the_way_to_its_fields() {
     ] {
         let message = json!({ "eventType": "a", "payload": {}, "application": application });
         let access = json!({ "application": application });
-        for (path, body) in [
-            ("/api/v1/app/new/msg", message),
-            ("/api/v1/auth/app-portal-access/new", access),
-        ] {
+        for (path, body) in
+            [("/api/v1/app/new/msg", message), ("/api/v1/auth/app-portal-access/new", access)]
+        {
             let refused = server.post(path, &body.to_string()).await.expect(422);
             let loc = &refused["detail"][0]["loc"];
             assert_eq!(*loc, json!(["body", "application", field]), "{path} {body}");

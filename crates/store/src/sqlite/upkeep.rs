@@ -345,9 +345,11 @@ fn replayable(tx: &Tx<'_>, task: &Task) -> Result<Vec<Replayable>> {
             task.until.as_micros(),
             REPLAY_ROWS as i64,
         ];
-        found.extend(tx.db.all(sql, key, |row| {
-            Ok(Replayable { message: row.id()?, held, gone: row.flag()? })
-        })?);
+        found.extend(
+            tx.db.all(sql, key, |row| {
+                Ok(Replayable { message: row.id()?, held, gone: row.flag()? })
+            })?,
+        );
     }
     found.sort_unstable();
     found.truncate(REPLAY_ROWS);

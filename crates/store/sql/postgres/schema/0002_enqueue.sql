@@ -183,7 +183,9 @@ AS $$
 DECLARE
     message CONSTANT uuid := posthaste.new_message_id();
     owner CONSTANT uuid := posthaste.application_named(application, organisation);
-    json_text text;
+    -- As the API takes it: without the white space around the object, and byte for byte otherwise.
+    object CONSTANT bytea := btrim(payload, '\x20090a0d');
+    is_object boolean;
     problem text;
 BEGIN
     problem := posthaste.name_problem(event_type);
@@ -217,29 +219,28 @@ BEGIN
         RAISE EXCEPTION 'posthaste: payload must not be NULL'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF octet_length(payload) > 5242880 THEN
+    IF octet_length(object) > 5242880 THEN
         RAISE EXCEPTION 'posthaste: the payload has % bytes, at most 5242880 are allowed',
-            octet_length(payload) USING ERRCODE = 'program_limit_exceeded';
+            octet_length(object) USING ERRCODE = 'program_limit_exceeded';
     END IF;
     BEGIN
-        json_text := convert_from(payload, 'UTF8');
-        IF json_typeof(json_text::json) <> 'object' THEN
-            json_text := NULL;
-        END IF;
-    EXCEPTION WHEN data_exception THEN
-        -- Not the error itself: it shows a part of the payload.
-        json_text := NULL;
+        is_object := json_typeof(convert_from(object, 'UTF8')::json) = 'object';
+    EXCEPTION
+        WHEN data_exception THEN
+            -- Not the error itself: it shows a part of the payload.
+            is_object := false;
+        WHEN statement_too_complex THEN
+            RAISE EXCEPTION 'posthaste: the payload is nested too deeply for PostgreSQL to check it'
+                USING ERRCODE = 'program_limit_exceeded';
     END;
-    IF json_text IS NULL THEN
+    IF NOT is_object THEN
         RAISE EXCEPTION 'posthaste: the payload must be a JSON object in UTF-8'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO posthaste.enqueued
         (message_id, application_id, event_id, event_type, channels, payload)
     VALUES (
-        message, owner, event_id, event_type, array_to_json(channels)::text,
-        -- As the API takes it: without what surrounds the object.
-        convert_to(btrim(json_text, E' \t\n\r'), 'UTF8')
+        message, owner, event_id, event_type, array_to_json(channels)::text, object
     )
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
@@ -259,7 +260,7 @@ BEGIN
 END;
 $$;
 
--- The same with the payload as text, byte for byte as it is written there.
+-- The same with the payload as text.
 CREATE FUNCTION posthaste.enqueue(
     application text,
     event_type text,
