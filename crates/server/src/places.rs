@@ -77,9 +77,12 @@ impl Place {
         answered
     }
 
-    /// Returns when somebody else gets the place.
+    /// Returns when somebody else gets the place. One whose request has come meanwhile stays.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
+        while self.idle_since.load(Ordering::Relaxed) == BUSY {
+            self.wanted.notified().await;
+        }
     }
 
     /// The connection ended.
