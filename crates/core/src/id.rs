@@ -130,7 +130,7 @@ fn timestamp(bytes: &[u8; 16]) -> Timestamp {
 fn write_base62(bytes: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut rest = u128::from_be_bytes(*bytes);
     let mut text = [b'0'; WIDTH];
-    // Ten digits at a time: no processor divides 128 bits.
+    // Ten digits at a time: divisions of 128 bits are slow.
     for digits in text.rchunks_mut(10) {
         let mut ten = (rest % TEN_DIGITS) as u64;
         rest /= TEN_DIGITS;

@@ -126,10 +126,35 @@ WHERE list.endpoint_id = ?1 AND list.message_id > ?2 AND list.message_id < ?3
 ORDER BY id ASC
 LIMIT ?4;
 
+-- name: messages_of_endpoint_late
+-- Parameters as above. What ended after the lists were completed, in no order: few rows, and none
+-- of them is open any more.
+-- only here: the other back-end has indexes instead of lists.
+SELECT message.application_id, ended.message_id AS id, event_id, event_type, channels, payload,
+    message.created_at, message.expires_at,
+    ended.endpoint_id, ended.message_id, ended.application_id, ended.state, attempts,
+    accepted_at, NULL, ended_at, cause, last_status
+FROM ended
+CROSS JOIN message_list
+    ON message_list.application_id = ended.application_id AND message_list.id = ended.message_id
+CROSS JOIN message ON message.seq = message_list.seq
+WHERE ended.seq > (SELECT ended_seq FROM listed WHERE id = 1)
+    AND ended.endpoint_id = ?1 AND ended.message_id > ?2 AND ended.message_id < ?3
+    AND NOT EXISTS (
+        SELECT 1 FROM delivery
+        WHERE delivery.endpoint_id = ?1 AND delivery.message_id = ended.message_id
+    )
+    AND (?5 IS NULL OR EXISTS (SELECT 1 FROM json_each(message.channels) WHERE value = ?5))
+    AND (?6 IS NULL OR event_type IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR message.created_at < ?7) AND (?8 IS NULL OR message.created_at >= ?8)
+    AND (?9 IS NULL OR CASE ended.state WHEN 3 THEN 'delivered' WHEN 4 THEN 'dead_letter'
+            ELSE 'cancelled' END
+        IN (SELECT value FROM json_each(?9)));
+
 -- name: deliveries_of_message
 -- ?1 application, ?2 after endpoint, ?3 before endpoint, ?4 how many, ?5 message. Index
 -- endpoint_page, then primary keys: the application's endpoints are few, and so no index over the
--- hot table is needed. What is open takes precedence.
+-- hot table is needed. What is open takes precedence; what ended a moment ago is not listed yet.
 SELECT endpoint.id, ?5, endpoint.application_id, ifnull(delivery.state, ended.state),
     ifnull(delivery.attempts, ended.attempts), ifnull(delivery.accepted_at, ended.accepted_at),
     delivery.due_at, iif(delivery.state IS NULL, ended.ended_at, NULL),
@@ -137,8 +162,12 @@ SELECT endpoint.id, ?5, endpoint.application_id, ifnull(delivery.state, ended.st
     iif(delivery.state IS NULL, ended.last_status, delivery.last_status)
 FROM endpoint
 LEFT JOIN delivery ON delivery.endpoint_id = endpoint.id AND delivery.message_id = ?5
-LEFT JOIN ended_list ON ended_list.endpoint_id = endpoint.id AND ended_list.message_id = ?5
-LEFT JOIN ended ON ended.seq = ended_list.seq
+LEFT JOIN ended ON ended.seq = ifnull(
+    (SELECT seq FROM ended_list WHERE endpoint_id = endpoint.id AND message_id = ?5),
+    (SELECT seq FROM ended AS late
+        WHERE late.seq > (SELECT ended_seq FROM listed WHERE id = 1)
+            AND late.endpoint_id = endpoint.id AND late.message_id = ?5)
+)
 WHERE endpoint.application_id = ?1 AND endpoint.id > ?2 AND endpoint.id < ?3
     AND (delivery.state IS NOT NULL OR ended.state IS NOT NULL)
 ORDER BY endpoint.id ASC

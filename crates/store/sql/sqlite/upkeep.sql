@@ -145,7 +145,7 @@ WHERE id = ?1;
 UPDATE message SET payload = NULL
 WHERE seq IN (
     SELECT seq FROM expiry_list WHERE expires_at <= ?1 ORDER BY expires_at, seq LIMIT ?2
-);
+) AND expires_at <= ?1;
 
 -- name: prune_expiries
 -- ?1 now, ?2 how many. Primary key. Those whose payload has just gone.
@@ -210,22 +210,23 @@ DELETE FROM attempt WHERE seq IN (SELECT seq FROM message_attempt_list WHERE mes
 -- only here: see above.
 DELETE FROM message_attempt_list WHERE message_id = ?1;
 
--- name: forget_ended
--- ?1 message, ?2 application. Index endpoint_page, then primary keys: a message went to its
+-- name: forget_find_ended
+-- ?1 message, ?2 application. Index endpoint_page, then primary key: a message went to its
 -- application's endpoints.
 -- only here: see above.
-DELETE FROM ended
-WHERE seq IN (
-    SELECT list.seq FROM endpoint
-    CROSS JOIN ended_list AS list ON list.endpoint_id = endpoint.id AND list.message_id = ?1
-    WHERE endpoint.application_id = ?2
-);
+SELECT list.seq, list.endpoint_id FROM endpoint
+CROSS JOIN ended_list AS list ON list.endpoint_id = endpoint.id AND list.message_id = ?1
+WHERE endpoint.application_id = ?2;
+
+-- name: forget_ended
+-- ?1 seq. Primary key.
+-- only here: see above.
+DELETE FROM ended WHERE seq = ?1;
 
 -- name: forget_ended_list
--- ?1 message, ?2 application. Index endpoint_page, then primary key.
+-- ?1 endpoint, ?2 message. Primary key.
 -- only here: see above.
-DELETE FROM ended_list
-WHERE (endpoint_id, message_id) IN (SELECT id, ?1 FROM endpoint WHERE application_id = ?2);
+DELETE FROM ended_list WHERE endpoint_id = ?1 AND message_id = ?2;
 
 -- name: forget_message_list
 -- ?1 message, ?2 application. Primary key.

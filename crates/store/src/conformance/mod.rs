@@ -115,7 +115,7 @@ macro_rules! conformance_tests {
         $crate::conformance_tests! { @group $ground; races:
             f096_many_at_once, f096_two_processes, nothing_is_claimed_twice,
             failed_commit_promises_nothing, conflict_stays_its_callers_own,
-            record_against_recovery, f096_everything_at_once,
+            record_against_recovery, what_ends_never_vanishes, f096_everything_at_once,
         }
     };
     (@group $ground:expr; $group:ident: $($case:ident),+ $(,)?) => {

@@ -2,7 +2,7 @@
 
 use super::Ground;
 use super::world::*;
-use crate::history::DeadLetterFilter;
+use crate::history::{DeadLetterFilter, MessageFilter};
 use crate::outbox::Accepted;
 use crate::{Kind, Store};
 use posthaste_core::delivery::{Cause, DeliveryKey, DeliveryState, Verdict};
@@ -352,5 +352,41 @@ async fn finish(world: &World, endpoints: &[Endpoint]) {
             (record, Arc::clone(&job.endpoint))
         });
         world.record_all(records.collect()).await;
+    }
+}
+
+/// Whoever looks for a delivery while it is recorded finds it, open or ended.
+pub async fn what_ends_never_vanishes(ground: &dyn Ground) {
+    const MESSAGES: usize = 60;
+    const LOOKERS: usize = 4;
+    let world = Arc::new(World::new(ground).await);
+    let application = Arc::new(world.application().await);
+    let endpoint = world.endpoint(&application).await;
+    for count in 1..=MESSAGES {
+        let message = world.publish(&application).await;
+        let job = world.claim_one(worker(1)).await;
+        let mut lookers = JoinSet::new();
+        for _ in 0..LOOKERS {
+            let (world, application) = (Arc::clone(&world), Arc::clone(&application));
+            lookers.spawn(async move {
+                let (store, id) = (&world.store, application.id);
+                let mut state = DeliveryState::InFlight;
+                while state != DeliveryState::Delivered {
+                    let found = store.deliveries_of_message(id, message, page(10)).await.unwrap();
+                    assert_eq!(found.items.len(), 1, "the message's delivery");
+                    state = found.items[0].state;
+                    let filter = MessageFilter::default();
+                    let found = store
+                        .messages_of_endpoint(endpoint.id, filter, None, page(MESSAGES as u32 + 1))
+                        .await;
+                    assert_eq!(found.unwrap().items.len(), count, "the endpoint's messages");
+                }
+            });
+        }
+        tokio::task::yield_now().await;
+        world.deliver(&job).await;
+        while let Some(looked) = lookers.join_next().await {
+            looked.unwrap();
+        }
     }
 }

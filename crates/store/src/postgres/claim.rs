@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// Lanes looked at by one claim.
 const LANES_MAX: usize = 1_024;
+/// How often the room of what was given up is given on; the lanes that are left stay due.
+const ROUNDS_MAX: usize = 16;
 /// Lanes locked at once.
 const LANES_AT_ONCE_MIN: usize = 8;
 const LANES_AT_ONCE_MAX: usize = 256;
@@ -151,13 +153,14 @@ impl<'c> Run<'c> {
         let mut admitted = admitted.into_iter();
         let mut claimed = Vec::new();
         // Deliveries that are given up make room again, for the lanes that are left.
-        loop {
+        for _ in 0..ROUNDS_MAX {
             let chosen = self.choose_all(&mut admitted);
             if chosen.is_empty() {
-                return Ok(claimed);
+                break;
             }
             claimed.extend(self.take(tx, chosen).await?);
         }
+        Ok(claimed)
     }
 
     /// What goes next of as many lanes as there is room for.

@@ -25,7 +25,8 @@ use rusqlite::{Params, params, params_from_iter, types::Value};
 pub(super) mod sql {
     crate::queries::queries! { "../../sql/sqlite/history.sql":
         MESSAGE_BY_ID, MESSAGE_BY_EVENT, MESSAGES_PAGE, ATTEMPT_FIND, ATTEMPTS_OF_MESSAGE,
-        ATTEMPTS_OF_ENDPOINT, MESSAGES_OF_ENDPOINT, DELIVERIES_OF_MESSAGE, DELIVERY_OPEN,
+        ATTEMPTS_OF_ENDPOINT, MESSAGES_OF_ENDPOINT, MESSAGES_OF_ENDPOINT_LATE,
+        DELIVERIES_OF_MESSAGE, DELIVERY_OPEN,
         DELIVERY_ENDED, DEAD_LETTERS_PAGE, DEAD_LETTERS_OF_ENDPOINT, HEALTH_LANE, HEALTH_WINDOWS,
         HEALTH_WAITING, HEALTH_HELD, STATUS_OPEN, STATUS_OLDEST, STATUS_DEAD, STATUS_TALLY,
         STATUS_WINDOWS, STATUS_LANES, STATUS_WORKERS, NOTICES_ALL, NOTICES_OF_APPLICATION,
@@ -76,7 +77,7 @@ impl History for SqliteStore {
                 &filter,
             )?);
             let sql = MESSAGES.sql(walk.descending);
-            within_bytes(db, &walk, sql, key, rows::message, |message| message)
+            within_bytes(db, &walk, sql, key, Vec::new(), rows::message, |message| message)
         })
         .await
     }
@@ -142,7 +143,8 @@ impl History for SqliteStore {
             key.push(or_null(states.as_ref().map(rows::json).transpose()?.map(Value::Text)));
             let sql = MESSAGES_OF_ENDPOINT.sql(walk.descending);
             let read = |row: &mut Fields<'_>| Ok((rows::message(row)?, rows::delivery(row)?));
-            within_bytes(db, &walk, sql, params_from_iter(key), read, |(message, _)| message)
+            let late = db.all(sql::MESSAGES_OF_ENDPOINT_LATE, params_from_iter(&key), read)?;
+            within_bytes(db, &walk, sql, params_from_iter(key), late, read, |(message, _)| message)
         })
         .await
     }
@@ -319,26 +321,48 @@ fn status(db: &Db<'_>, now: Timestamp) -> Result<Status> {
     Ok(status)
 }
 
-/// A page of what holds messages, which ends early when their payloads grow too large.
+/// A page of what holds messages, which ends early when their payloads grow too large. `late` goes
+/// between the rows of the query, where the order wants it.
 fn within_bytes<Item>(
     db: &Db<'_>,
     walk: &Walk<MessageId>,
     sql: &'static str,
     key: impl Params,
+    mut late: Vec<Item>,
     read: impl Fn(&mut Fields<'_>) -> Result<Item>,
     message: impl Fn(&Item) -> &Message,
 ) -> Result<Slice<Item>> {
+    // The last of them comes first.
+    late.sort_by_key(|item| message(item).id);
+    if !walk.descending {
+        late.reverse();
+    }
+    let comes_before = |one: &Item, other: &Item| match walk.descending {
+        true => message(one).id > message(other).id,
+        false => message(one).id < message(other).id,
+    };
     let mut items = Vec::new();
     let (mut bytes, mut cut) = (0, false);
-    db.each(sql, key, |row| {
-        let item = read(row)?;
+    let mut push = |item: Item| {
         bytes += message(&item).payload.as_ref().map_or(0, bytes::Bytes::len);
         cut = bytes > PAGE_PAYLOAD_BYTES_MAX && !items.is_empty();
         if !cut {
             items.push(item);
         }
-        Ok(!cut)
+        !cut
+    };
+    let mut goes_on = true;
+    db.each(sql, key, |row| {
+        let item = read(row)?;
+        while goes_on && let Some(first) = late.pop_if(|late| comes_before(late, &item)) {
+            goes_on = push(first);
+        }
+        goes_on = goes_on && push(item);
+        Ok(goes_on)
     })?;
+    while goes_on && let Some(item) = late.pop() {
+        goes_on = push(item);
+    }
     let mut slice = walk.slice(items);
     slice.more |= cut;
     Ok(slice)

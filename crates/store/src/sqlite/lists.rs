@@ -3,12 +3,13 @@
 //!
 //! A commit appends messages, ended deliveries and attempts to few pages, but each row of a list
 //! in the order of endpoints belongs on a page of its own. So the writer fills the lists every some
-//! hundred rows, sorted, within a commit that is made anyway.
+//! thousand rows, sorted, within a commit that is made anyway.
 //!
 //! **Invariant:** whoever reads a list sees everything that was committed before it asked. A reader
 //! looks whether the lists are complete, and has the writer complete them if they are not; the
-//! writer completes them within its transaction; and the few queries that look for one row by its
-//! id look through what is not listed yet, so that they need no writer.
+//! writer completes them within its transaction. Queries for one row by its id, and those that put
+//! together what is open and what has ended, also look through what is not listed yet: the first
+//! need no writer, and from the second nothing may vanish that ends while they are asked.
 
 use super::SqliteStore;
 use super::db::Db;
@@ -18,9 +19,9 @@ use crate::Result;
 use rusqlite::params;
 
 /// After so many operations, about one for each row that can be listed, the writer lists what came
-/// of one source; of another the next time.
+/// of the source that is furthest behind.
 pub(super) const FILL_EVERY: usize = 1_024;
-/// Rows of one source that are listed at once: more than come of it until it is its turn again.
+/// Rows of one source that are listed at once.
 const ROWS_MAX: i64 = 4_096;
 /// What lists messages, ended deliveries and attempts.
 const SOURCES: [&[&str]; 3] = [
@@ -28,6 +29,7 @@ const SOURCES: [&[&str]; 3] = [
     &[sql::LIST_ENDED],
     &[sql::LIST_ATTEMPTS, sql::LIST_ATTEMPTS_OF_MESSAGES],
 ];
+const ALL: [usize; 3] = [0, 1, 2];
 
 impl SqliteStore {
     /// Like `read`, for queries that walk a list.
@@ -36,21 +38,25 @@ impl SqliteStore {
         F: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        let are_behind = self.read(|db| Progress::read(db).map(Progress::is_behind)).await?;
-        if are_behind {
-            let complete = |tx: &mut super::writer::Tx<'_>| complete(&tx.db);
-            self.writer.call(Urgency::Now, FILL_EVERY, complete).await?;
+        if self.read(|db| Progress::read(db).map(Progress::is_behind)).await? {
+            self.complete_lists().await?;
         }
         self.read(query).await
     }
+
+    /// Has the writer list what is not listed, a bounded batch in each transaction.
+    pub(super) async fn complete_lists(&self) -> Result<()> {
+        let next = |tx: &mut super::writer::Tx<'_>| fill(&tx.db, &ALL);
+        while self.writer.call(Urgency::Now, FILL_EVERY, next).await? {}
+        Ok(())
+    }
 }
 
-/// Whose turn it is to be listed.
+/// When it is time to list something.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// Operations since the last turn.
+    /// Operations since the last time.
     operations: usize,
-    source: usize,
 }
 
 impl Turn {
@@ -59,21 +65,23 @@ impl Turn {
         self.operations += operations;
     }
 
-    /// Lists a bounded batch of one source, when enough has come.
+    /// Lists a bounded batch of one source, when enough has come; again at the next commit, when
+    /// more than that came of it.
     pub fn take(&mut self, db: &Db<'_>) -> Result<()> {
         if self.operations < FILL_EVERY {
             return Ok(());
         }
-        fill(db, &[self.source])?;
-        self.source = (self.source + 1) % SOURCES.len();
-        self.operations = 0;
+        let progress = Progress::read(db)?;
+        let furthest = ALL.into_iter().max_by_key(|source| progress.behind(*source));
+        let more = furthest.map_or(Ok(false), |source| fill(db, &[source]))?;
+        self.operations = if more { FILL_EVERY } else { 0 };
         Ok(())
     }
 }
 
-/// Lists all that is not listed yet: what came since the last turn of each source.
+/// Lists all that is not listed yet: little, because whatever comes gets its turn.
 pub(super) fn complete(db: &Db<'_>) -> Result<()> {
-    while fill(db, &[0, 1, 2])? {}
+    while fill(db, &ALL)? {}
     Ok(())
 }
 
@@ -110,6 +118,11 @@ impl Progress {
             let listed = [row.int()?, row.int()?, row.int()?];
             Ok(Self { listed, last: [row.int()?, row.int()?, row.int()?] })
         })
+    }
+
+    /// Rows of a source that are not listed.
+    fn behind(self, source: usize) -> i64 {
+        self.last[source] - self.listed[source]
     }
 
     fn is_behind(self) -> bool {

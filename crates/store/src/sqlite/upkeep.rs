@@ -22,7 +22,8 @@ pub(super) mod sql {
         TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE, TASK_ADVANCE,
         PRUNE_PAYLOADS, PRUNE_EXPIRIES, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK,
         CHECK_WRITE, FORGET_NEXT, FORGET_ATTEMPT_LIST, FORGET_ATTEMPTS, FORGET_MESSAGE_ATTEMPTS,
-        FORGET_ENDED, FORGET_ENDED_LIST, FORGET_MESSAGE_LIST, FORGET_MESSAGE, FORGET_DONE,
+        FORGET_FIND_ENDED, FORGET_ENDED, FORGET_ENDED_LIST, FORGET_MESSAGE_LIST, FORGET_MESSAGE,
+        FORGET_DONE,
     }
 }
 
@@ -34,11 +35,12 @@ const STEP_ROWS: usize = 1_000;
 const REPLAY_ROWS: usize = 500;
 /// Payloads are large; fewer of them go at once.
 const PRUNE_PAYLOAD_ROWS: usize = 500;
-/// Messages looked at, and forgotten, at once.
-const FORGET_ROWS: usize = 200;
+/// Messages looked at, and forgotten, at once. Each is looked for at every endpoint of its
+/// application.
+const FORGET_ROWS: usize = 50;
 /// After so many steps that found nothing to forget, the rest waits for the next call: what is old
 /// but must stay, because its payload is kept for longer, is not walked over again and again.
-const FORGET_BARREN_MAX: u32 = 5;
+const FORGET_BARREN_MAX: u32 = 20;
 /// Windows and counts are read for 24 h; an hour more is kept.
 const WINDOWS_KEPT: Duration = Duration::from_secs(25 * 3_600);
 
@@ -93,6 +95,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn prune(&self, now: Timestamp) -> Result<u64> {
+        self.complete_lists().await?;
         let mut pruned = 0;
         loop {
             let rows = self.writer.call(Urgency::Lazy, STEP_ROWS, move |tx| prune(tx, now)).await?;
@@ -105,19 +108,13 @@ impl Upkeep for SqliteStore {
     }
 
     async fn forget(&self, accepted_before: Timestamp) -> Result<u64> {
-        let mut after = self.forget_after.load(Ordering::Relaxed);
-        let (mut forgotten, mut barren) = (0, 0);
-        loop {
-            let work = move |tx: &mut Tx<'_>| forget(tx, after, accepted_before);
-            let step = self.writer.call(Urgency::Lazy, FORGET_ROWS, work).await?;
-            forgotten += step.forgotten;
-            barren = if step.forgotten == 0 { barren + 1 } else { 0 };
-            after = step.next.unwrap_or(0);
-            if after == 0 || barren == FORGET_BARREN_MAX {
-                self.forget_after.store(after, Ordering::Relaxed);
-                return Ok(forgotten);
-            }
-        }
+        // What may go is mostly what came first; behind what must stay, a part at a time is seen.
+        let first = self.forget_from(0, accepted_before).await?;
+        let Some(stopped) = first.next else { return Ok(first.forgotten) };
+        let after = self.forget_after.load(Ordering::Relaxed).max(stopped);
+        let second = self.forget_from(after, accepted_before).await?;
+        self.forget_after.store(second.next.unwrap_or(0), Ordering::Relaxed);
+        Ok(first.forgotten + second.forgotten)
     }
 
     /// Processes on one file are few, and look for themselves.
@@ -178,6 +175,21 @@ impl SqliteStore {
             }
         }
         Ok(released)
+    }
+
+    /// Forgets what comes after a `seq`, until there is nothing old left or too much must stay.
+    async fn forget_from(&self, seq: i64, accepted_before: Timestamp) -> Result<Forgotten> {
+        let mut so_far = Forgotten { forgotten: 0, next: Some(seq) };
+        let mut barren = 0;
+        while let Some(after) = so_far.next
+            && barren < FORGET_BARREN_MAX
+        {
+            let work = move |tx: &mut Tx<'_>| forget(tx, after, accepted_before);
+            let step = self.writer.call(Urgency::Lazy, FORGET_ROWS, work).await?;
+            barren = if step.forgotten == 0 { barren + 1 } else { 0 };
+            so_far = Forgotten { forgotten: so_far.forgotten + step.forgotten, ..step };
+        }
+        Ok(so_far)
     }
 
     /// Releases all leases of a worker, then drops its row.
@@ -414,8 +426,13 @@ fn forget_one(tx: &Tx<'_>, old: &Old) -> Result<()> {
     tx.db.run(sql::FORGET_ATTEMPT_LIST, [message])?;
     tx.db.run(sql::FORGET_ATTEMPTS, [message])?;
     tx.db.run(sql::FORGET_MESSAGE_ATTEMPTS, [message])?;
-    tx.db.run(sql::FORGET_ENDED, [message, application])?;
-    tx.db.run(sql::FORGET_ENDED_LIST, [message, application])?;
+    let ended = tx.db.all(sql::FORGET_FIND_ENDED, [message, application], |row| {
+        Ok((row.int()?, row.id::<EndpointId>()?))
+    })?;
+    for (seq, endpoint) in ended {
+        tx.db.run(sql::FORGET_ENDED, [seq])?;
+        tx.db.run(sql::FORGET_ENDED_LIST, [endpoint.as_bytes(), message])?;
+    }
     tx.db.run(sql::FORGET_MESSAGE_LIST, [message, application])?;
     tx.db.run(sql::FORGET_MESSAGE, [old.seq])?;
     Ok(())
