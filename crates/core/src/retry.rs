@@ -8,7 +8,7 @@
 //! than `limits::ATTEMPTS_MAX` times by plan, whatever a policy or a receiver says.
 
 use crate::delivery::{Cause, Verdict};
-use crate::limits::{ATTEMPTS_MAX, DELAY_MAX};
+use crate::limits::{ATTEMPTS_LOST_MAX, ATTEMPTS_MAX, DELAY_MAX};
 use crate::outcome::{Outcome, OutcomeClass};
 use crate::time::{Timestamp, within};
 use serde::{Deserialize, Serialize};
@@ -151,6 +151,12 @@ impl RetryPolicy {
             }
         };
         allowed.min(ATTEMPTS_MAX)
+    }
+
+    /// Whether attempt `plan_attempt` is so far beyond what the policy allows that it is not to be
+    /// made: those before it were claimed, and nobody was left to record them.
+    pub fn is_overdrawn(&self, plan_attempt: u32) -> bool {
+        plan_attempt > self.attempts_max().saturating_add(ATTEMPTS_LOST_MAX)
     }
 
     /// The wait after attempt `plan_attempt`, counted from 1, failed; `None`: it was the last.

@@ -12,7 +12,7 @@ use posthaste_core::delivery::{Record, Trigger, Verdict};
 use posthaste_core::endpoint::Endpoint;
 use posthaste_core::id::{AttemptId, EndpointId};
 use posthaste_core::outcome::{Answer, Failure, FailureKind, Outcome, Phase, Timing};
-use posthaste_core::retry::{Judged, judge};
+use posthaste_core::retry::{Judged, RetryPolicy, judge};
 use posthaste_core::time::{Clock, Dice, Timestamp};
 use posthaste_queue::Job;
 use std::collections::HashMap;
@@ -146,6 +146,10 @@ impl Carrier {
     }
 
     async fn send(&self, job: &Job, now: Timestamp) -> Outcome {
+        let scheduled = job.delivery.trigger == Trigger::Scheduled;
+        if scheduled && self.retry(job).is_overdrawn(job.delivery.plan_attempt) {
+            return refused("its attempts are used up, and too many ended with their worker");
+        }
         let prepared = self.prepare(&job.endpoint);
         let Some(payload) = job.message.payload.clone() else {
             return refused("the payload is gone");
@@ -162,11 +166,15 @@ impl Carrier {
         self.courier.send(&errand).await
     }
 
+    fn retry<'a>(&'a self, job: &'a Job) -> &'a RetryPolicy {
+        job.endpoint.policy.retry.as_ref().unwrap_or(&self.policy.retry)
+    }
+
     fn judge(&self, job: &Job, outcome: &Outcome, now: Timestamp) -> Verdict {
         let own = &job.endpoint.policy;
         let statuses = [self.policy.final_statuses.as_slice(), own.final_statuses.as_slice()];
         let judged = Judged {
-            policy: own.retry.as_ref().unwrap_or(&self.policy.retry),
+            policy: self.retry(job),
             final_statuses: &statuses.concat(),
             plan_attempt: job.delivery.plan_attempt,
             manual: job.delivery.trigger == Trigger::Manual,

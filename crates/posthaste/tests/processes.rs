@@ -6,6 +6,7 @@ mod common;
 
 use common::facts::by_message;
 use common::{PATIENCE, Posthaste, Setup};
+use posthaste_core::limits::ATTEMPTS_LOST_MAX;
 use posthaste_testkit::{Receiver, Reply};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -308,6 +309,37 @@ async fn f072_a_database_that_was_away_makes_no_living_worker_a_dead_one() {
     for worker in workers {
         assert!(worker.logged("janitor.recovered_leases").is_empty());
     }
+}
+
+/// Its attempts were counted when they were claimed; none was ever recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn f070_a_delivery_that_kills_its_workers_is_given_up() {
+    const ALLOWED: u32 = 4;
+    let receiver = Receiver::always(Reply::ok()).await;
+    let setup = without_worker();
+    let server = setup.start();
+    let application = server.application().await;
+    let endpoint = server.endpoint(&application, &receiver.url("/"), json!({})).await;
+    let mut messages = Vec::new();
+    for lost in [ATTEMPTS_LOST_MAX - 1, ATTEMPTS_LOST_MAX] {
+        messages.push(server.message(&application, "{}").await);
+        let attempts = ALLOWED + lost;
+        let change = format!("SET attempts = {attempts}, plan_attempts = {attempts}");
+        let new = "WHERE attempts = 0";
+        if setup.database().url().is_some() {
+            setup.database().sql(&format!("UPDATE posthaste.delivery {change} {new}"));
+        } else {
+            let path = setup.folder().join("posthaste.db");
+            let database = rusqlite::Connection::open(path).unwrap();
+            database.execute(&format!("UPDATE delivery {change} {new}"), []).unwrap();
+        }
+    }
+    let _worker = setup.worker().start();
+    server.until_state((&application, &messages[0], &endpoint), "delivered").await;
+    let dead = server.until_state((&application, &messages[1], &endpoint), "dead_letter").await;
+    assert_eq!(dead["attempts"], ALLOWED + ATTEMPTS_LOST_MAX + 1, "{dead}");
+    assert!(dead["cause"].as_str().unwrap().starts_with("exhausted"), "{dead}");
+    assert_eq!(by_message(&receiver.requests()), [(messages[0].clone(), 1)].into());
 }
 
 /// A worker of its own shows what it does where it is told to, without a token, and nothing else.

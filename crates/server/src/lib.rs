@@ -8,7 +8,8 @@
 //! **Invariant:** this crate does not send webhooks and does not know the engine. It writes to the
 //! store, and nudges the queue.
 //!
-//! **Invariant:** no answer with an error status has an empty body, whatever the path or method.
+//! **Invariant:** no answer with an error status has an empty body, whatever the path or method. What
+//! is no HTTP never gets here: hyper answers it with a bare 400, 414 or 431 and closes.
 
 mod api;
 pub mod auth;
