@@ -54,9 +54,9 @@ pub const CLAIM_BATCH_MAX: usize = 256;
 
 /// Attempts of one delivery, whatever its policy says.
 pub const ATTEMPTS_MAX: u32 = 100;
-/// Attempts that may be lost with their worker, or otherwise without a record, beyond those that the
-/// policy allows. A few, because a worker may be killed for reasons of its own; few, because one
-/// that dies of a delivery takes down what it has in hand each time.
+/// Attempts that may be lost with their worker, or otherwise without a record, beyond those that
+/// the policy allows. A few, because a worker may be killed for reasons of its own; few, because
+/// one that dies of a delivery takes down what it has in hand each time.
 pub const ATTEMPTS_LOST_MAX: u32 = 10;
 /// Longest wait that any policy, cooldown or `Retry-After` may ask for.
 pub const DELAY_MAX: Duration = Duration::from_secs(24 * 3_600);

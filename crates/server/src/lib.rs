@@ -1,15 +1,15 @@
 //! Listens: the REST API, compatible with that of Svix.
 //!
-//! `router` gives the routes (`metrics_router` those of a worker), `serve` the listener around them. A request is authenticated, read
-//! within its bounds, handed to one function of `api`, and answered in JSON; that road is `call`.
-//! What operations there are is one list (`api::operations`), from which the routes and the OpenAPI
-//! document are made.
+//! `router` gives the routes (`metrics_router` those of a worker), `serve` the listener around
+//! them. A request is authenticated, read within its bounds, handed to one function of `api`, and
+//! answered in JSON; that road is `call`. What operations there are is one list
+//! (`api::operations`), from which the routes and the OpenAPI document are made.
 //!
 //! **Invariant:** this crate does not send webhooks and does not know the engine. It writes to the
 //! store, and nudges the queue.
 //!
-//! **Invariant:** no answer with an error status has an empty body, whatever the path or method. What
-//! is no HTTP never gets here: hyper answers it with a bare 400, 414 or 431 and closes.
+//! **Invariant:** no answer with an error status has an empty body, whatever the path or method.
+//! What is no HTTP never gets here: hyper answers it with a bare 400, 414 or 431 and closes.
 
 mod api;
 pub mod auth;

@@ -3,68 +3,71 @@
 //! A connection costs its client next to nothing, also one on which half a request's head was sent
 //! and nothing more will come. So a place is for who uses it: when a client waits for one, the
 //! connection goes that has been without a request for longest.
+//!
+//! Time is counted in rounds, which whoever waits lets pass: nothing here looks at a clock.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// A request is being answered.
 const BUSY: u64 = u64::MAX;
 /// The connection ended.
 const GONE: u64 = u64::MAX - 1;
+/// A connection keeps its place for at least one whole round after it was opened or answered.
+const ROUNDS_KEPT: u64 = 2;
 
-/// The places that were given out. Owned by who accepts; no lock.
-#[derive(Debug)]
+/// The places that were given out, in that order. Owned by who accepts; no lock.
+#[derive(Debug, Default)]
 pub(crate) struct Places {
-    since: Instant,
+    round: Arc<AtomicU64>,
     taken: Vec<Arc<Place>>,
-    /// A connection keeps its place for at least so long after it was opened or answered.
-    kept_for: Duration,
 }
 
 /// The place of one connection.
 #[derive(Debug)]
 pub(crate) struct Place {
-    since: Instant,
-    /// In microseconds after `since`: when it was opened, or its last request was answered.
+    round: Arc<AtomicU64>,
+    /// The round in which it was opened, or its last request was answered.
     idle_since: AtomicU64,
     wanted: Notify,
 }
 
 impl Places {
-    pub fn new(kept_for: Duration) -> Self {
-        Self { since: now(), taken: Vec::new(), kept_for }
-    }
-
     /// A place for a new connection.
     pub fn take(&mut self) -> Arc<Place> {
         if self.taken.len() == self.taken.capacity() {
-            self.taken.retain(|place| place.idle_since.load(Ordering::Relaxed) != GONE);
+            self.forget_gone();
         }
-        let place =
-            Place { since: self.since, idle_since: AtomicU64::new(0), wanted: Notify::new() };
+        let round = self.round.clone();
+        let place = Place { round, idle_since: AtomicU64::new(BUSY), wanted: Notify::new() };
         let place = Arc::new(place);
         place.idle();
         self.taken.push(place.clone());
         place
     }
 
-    /// Asks the connection that has been idle for longest to end; `false`: none is idle for long
+    /// Asks the connection that has been idle for longest to end; `false`: none has been for long
     /// enough.
     pub fn free_one(&mut self) -> bool {
-        self.taken.retain(|place| place.idle_since.load(Ordering::Relaxed) != GONE);
-        let idle_since = |place: &Arc<Place>| place.idle_since.load(Ordering::Relaxed);
-        let longest = (0..self.taken.len()).min_by_key(|index| idle_since(&self.taken[*index]));
+        self.forget_gone();
+        let idle_since = |index: usize| self.taken[index].idle_since.load(Ordering::Relaxed);
+        let longest = (0..self.taken.len()).min_by_key(|index| idle_since(*index));
+        let round = self.round.load(Ordering::Relaxed);
+        let longest = longest.filter(|it| idle_since(*it).saturating_add(ROUNDS_KEPT) <= round);
         let Some(longest) = longest else { return false };
-        let now = now().duration_since(self.since);
-        let kept_until = Duration::from_micros(idle_since(&self.taken[longest])) + self.kept_for;
-        if kept_until > now {
-            return false;
-        }
-        self.taken.swap_remove(longest).wanted.notify_one();
+        self.taken.remove(longest).wanted.notify_one();
         true
+    }
+
+    /// A round has passed.
+    pub fn next_round(&self) {
+        self.round.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn forget_gone(&mut self) {
+        self.taken.retain(|place| place.idle_since.load(Ordering::Relaxed) != GONE);
     }
 }
 
@@ -91,43 +94,41 @@ impl Place {
     }
 
     fn idle(&self) {
-        let micros =
-            u64::try_from(now().duration_since(self.since).as_micros()).unwrap_or(GONE - 1);
-        self.idle_since.store(micros, Ordering::Relaxed);
+        self.idle_since.store(self.round.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "how long sockets are idle, as timers measure it")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
+
+    fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
 
     #[test]
     fn the_longest_idle_goes_first_and_the_busy_never() {
-        let mut places = Places::new(Duration::from_secs(2));
-        places.since = now().checked_sub(Duration::from_secs(10)).unwrap();
+        let mut places = Places::default();
         assert!(!places.free_one(), "nobody is there");
-        let [busy, gone, old, older, new] = [(); 5].map(|()| places.take());
-        busy.idle_since.store(BUSY, Ordering::Relaxed);
+        let [busy, gone, answered, old, new] = [(); 5].map(|()| places.take());
+        let never = busy.serve(std::future::pending::<()>());
+        let mut never = pin!(never);
+        assert!(never.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         gone.leave();
+        places.next_round();
         assert!(!places.free_one(), "all have just come");
-        old.idle_since.store(2_000_000, Ordering::Relaxed);
-        older.idle_since.store(1_000_000, Ordering::Relaxed);
-        let is_wanted = |place: &Place| {
-            let mut context = Context::from_waker(Waker::noop());
-            pin!(place.wanted()).poll(&mut context).is_ready()
-        };
+        assert!(poll(answered.serve(async {})).is_ready());
+        assert!(poll(new.serve(async {})).is_ready());
+        places.next_round();
         assert!(places.free_one());
-        assert!(is_wanted(&older) && !is_wanted(&old));
-        assert!(places.free_one());
-        assert!(is_wanted(&old));
-        assert!(!places.free_one(), "what is left is new or busy");
-        assert!(!is_wanted(&new) && !is_wanted(&busy));
+        assert!(poll(old.wanted()).is_ready() && poll(answered.wanted()).is_pending());
+        assert!(!places.free_one(), "the others were just answered");
+        places.next_round();
+        assert!(places.free_one() && places.free_one());
+        assert!(poll(answered.wanted()).is_ready() && poll(new.wanted()).is_ready());
+        places.next_round();
+        assert!(!places.free_one(), "the only one left is busy");
     }
 }

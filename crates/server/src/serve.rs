@@ -41,7 +41,7 @@ impl Default for ServeLimits {
     fn default() -> Self {
         Self {
             connections_max: 4_096,
-            place_time_min: Duration::from_secs(2),
+            place_time_min: Duration::from_secs(1),
             head_time_max: Duration::from_secs(60),
             stall_time_max: Duration::from_secs(60),
             drain_time_max: Duration::from_secs(10),
@@ -49,8 +49,8 @@ impl Default for ServeLimits {
     }
 }
 
-/// A pause after an accept that failed for want of something (file descriptors), or while nobody can
-/// give up his place, so that it is not tried again in a tight loop.
+/// A pause after an accept that failed for want of something (file descriptors), so that it is not
+/// tried again in a tight loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most of what a request's head may hold.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -68,7 +68,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(limits.connections_max));
-    let mut places = Places::new(limits.place_time_min);
+    let mut places = Places::default();
     let mut connections = tokio::task::JoinSet::new();
     let mut stop = pin!(stop);
     let mut http = http1::Builder::new();
@@ -78,7 +78,7 @@ pub async fn serve(
     loop {
         let next = async {
             let stream = accept(&listener, &mut places).await;
-            (stream, permit(&permits, &mut places).await)
+            (stream, permit(&permits, &mut places, limits.place_time_min).await)
         };
         let (stream, permit) = tokio::select! {
             next = next => next,
@@ -121,7 +121,9 @@ async fn accept(listener: &TcpListener, places: &mut Places) -> TcpStream {
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(error = %error, "cannot accept connections now");
-                places.free_one();
+                if !places.free_one() {
+                    places.next_round();
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -129,12 +131,18 @@ async fn accept(listener: &TcpListener, places: &mut Places) -> TcpStream {
 }
 
 /// Room for one more connection; `None` would mean that the listener has ended.
-async fn permit(permits: &Arc<Semaphore>, places: &mut Places) -> Option<OwnedSemaphorePermit> {
+async fn permit(
+    permits: &Arc<Semaphore>,
+    places: &mut Places,
+    round: Duration,
+) -> Option<OwnedSemaphorePermit> {
     while permits.available_permits() == 0 {
-        let patience = if places.free_one() { ACCEPT_PAUSE * 20 } else { ACCEPT_PAUSE };
-        let freed = tokio::time::timeout(patience, permits.clone().acquire_owned());
-        if let Ok(permit) = freed.await {
-            return permit.ok();
+        let freed = places.free_one();
+        let room = permits.clone().acquire_owned();
+        match tokio::time::timeout(round, room).await {
+            Ok(permit) => return permit.ok(),
+            Err(_elapsed) if freed => {}
+            Err(_elapsed) => places.next_round(),
         }
     }
     permits.clone().acquire_owned().await.ok()

@@ -67,8 +67,8 @@ const AFTER: Parameter = parameter(
 const WITH_CONTENT: Parameter =
     parameter("with_content", "boolean", "Whether contents are shown; `true` if absent.");
 
-/// How often a change is made again on what somebody else changed meanwhile. Each time, one of those
-/// who are at it gets through.
+/// How often a change is made again on what somebody else changed meanwhile. Each time, one of
+/// those who are at it gets through.
 const STALE_TRIES: u32 = 32;
 
 /// Reads, changes and writes, again while somebody else is faster.

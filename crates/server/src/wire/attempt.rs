@@ -254,8 +254,8 @@ fn masked(url: &str) -> String {
     Url::parse(url).map_or_else(|_| String::new(), |url| redact::url_for_owner(&url))
 }
 
-const BLOCKED: &str = "the endpoint is at an address that this server does not send to; whoever runs \
-                       it can allow that (POSTHASTE_ALLOWED_NETWORKS)";
+const BLOCKED: &str = "the endpoint is at an address that this server does not send to; whoever \
+                       runs it can allow that (POSTHASTE_ALLOWED_NETWORKS)";
 
 /// Without loss: UTF-8 as it is, anything else as base64. A body that was cut within a character
 /// loses the rest of that character, not its readability.
