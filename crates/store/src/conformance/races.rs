@@ -222,7 +222,7 @@ pub async fn record_against_recovery(ground: &dyn Ground) {
 /// Three processes publish, deliver, give back, disable, enable, resend and recover at once, on the
 /// same few endpoints. Nothing fails, and in the end everything is delivered or given up.
 pub async fn f096_everything_at_once(ground: &dyn Ground) {
-    const MESSAGES: usize = 60;
+    const MESSAGES: usize = 200;
     let world = Arc::new(World::new(ground).await);
     let application = Arc::new(world.application().await);
     let mut endpoints = Vec::new();
@@ -355,38 +355,40 @@ async fn finish(world: &World, endpoints: &[Endpoint]) {
     }
 }
 
-/// Whoever looks for a delivery while it is recorded finds it, open or ended.
+/// Whoever looks for a delivery while it is recorded finds it, open or ended. Others publish all
+/// the time, so that there is always something new.
 pub async fn what_ends_never_vanishes(ground: &dyn Ground) {
-    const MESSAGES: usize = 60;
-    const LOOKERS: usize = 4;
+    const MESSAGES: usize = 200;
     let world = Arc::new(World::new(ground).await);
     let application = Arc::new(world.application().await);
     let endpoint = world.endpoint(&application).await;
+    let others = Arc::clone(&world);
+    let publisher = tokio::spawn(async move {
+        let application = others.application().await;
+        loop {
+            others.publish(&application).await;
+        }
+    });
     for count in 1..=MESSAGES {
         let message = world.publish(&application).await;
         let job = world.claim_one(worker(1)).await;
-        let mut lookers = JoinSet::new();
-        for _ in 0..LOOKERS {
-            let (world, application) = (Arc::clone(&world), Arc::clone(&application));
-            lookers.spawn(async move {
-                let (store, id) = (&world.store, application.id);
-                let mut state = DeliveryState::InFlight;
-                while state != DeliveryState::Delivered {
-                    let found = store.deliveries_of_message(id, message, page(10)).await.unwrap();
-                    assert_eq!(found.items.len(), 1, "the message's delivery");
-                    state = found.items[0].state;
-                    let filter = MessageFilter::default();
-                    let found = store
-                        .messages_of_endpoint(endpoint.id, filter, None, page(MESSAGES as u32 + 1))
-                        .await;
-                    assert_eq!(found.unwrap().items.len(), count, "the endpoint's messages");
-                }
-            });
-        }
+        // One looker, because another would have the lists completed for it.
+        let (looking, id) = (Arc::clone(&world), application.id);
+        let looker = tokio::spawn(async move {
+            let store = &looking.store;
+            let mut state = DeliveryState::InFlight;
+            while state != DeliveryState::Delivered {
+                let found = store.deliveries_of_message(id, message, page(10)).await.unwrap();
+                assert_eq!(found.items.len(), 1, "the message's delivery");
+                state = found.items[0].state;
+                let (all, limit) = (MessageFilter::default(), page(MESSAGES as u32 + 1));
+                let found = store.messages_of_endpoint(endpoint.id, all, None, limit).await;
+                assert_eq!(found.unwrap().items.len(), count, "the endpoint's messages");
+            }
+        });
         tokio::task::yield_now().await;
         world.deliver(&job).await;
-        while let Some(looked) = lookers.join_next().await {
-            looked.unwrap();
-        }
+        looker.await.unwrap();
     }
+    publisher.abort();
 }
