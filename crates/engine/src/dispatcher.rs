@@ -30,7 +30,7 @@ pub async fn run(shared: Arc<Shared>) {
             }
             Err(error) => {
                 failures += 1;
-                tracing::warn!(%error, failures, "dispatcher.claim_failed");
+                complain!(error, failures, "dispatcher.claim_failed");
                 backoff(failures, shared.dice.roll())
             }
         };

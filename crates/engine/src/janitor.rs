@@ -6,13 +6,18 @@
 use crate::{POLL_EVERY, Shared};
 use posthaste_core::limits::{HEARTBEAT_EVERY, HEARTBEAT_LOST_AFTER};
 use posthaste_core::time::Timestamp;
+use posthaste_store::diagnosis::{Diagnosis, Warning};
 use posthaste_store::upkeep::{Refused, Step, TakenIn};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
+const DIAGNOSE_EVERY: Duration = Duration::from_secs(30);
+/// What stays wrong is said again after so long.
+const WARN_EVERY: Duration = Duration::from_secs(3_600);
 /// Between two bounded steps of long work, so that it does not crowd out deliveries.
 const STEP_PAUSE: Duration = Duration::from_millis(5);
 /// After word of something enqueued, more may come for so long without a word.
@@ -26,6 +31,7 @@ pub async fn run(shared: Arc<Shared>) {
         every(HEARTBEAT_EVERY, || recover(&shared, &pulse)),
         every(TIDY_EVERY, || tidy(&shared)),
         every(PRUNE_EVERY, || prune(&shared)),
+        diagnose(&shared),
         steps(&shared),
         take_in(&shared),
     );
@@ -75,7 +81,7 @@ impl Pulse {
 async fn heartbeat(shared: &Shared, pulse: &Mutex<Pulse>) {
     match shared.store.heartbeat(shared.settings.worker_id, shared.clock.now()).await {
         Ok(()) => pulse.lock().unwrap_or_else(PoisonError::into_inner).beat(shared.clock.now()),
-        Err(error) => tracing::warn!(%error, "janitor.heartbeat_failed"),
+        Err(error) => complain!(error, "janitor.heartbeat_failed"),
     }
 }
 
@@ -89,7 +95,7 @@ async fn recover(shared: &Shared, pulse: &Mutex<Pulse>) {
             tracing::warn!(deliveries, "janitor.recovered_leases");
             shared.queue.nudge();
         }
-        Err(error) => tracing::warn!(%error, "janitor.recover_failed"),
+        Err(error) => complain!(error, "janitor.recover_failed"),
     }
 }
 
@@ -100,7 +106,7 @@ async fn tidy(shared: &Shared) {
     }
     match shared.store.give_back(waiting, shared.clock.now()).await {
         Ok(()) => shared.queue.nudge(),
-        Err(error) => tracing::warn!(%error, "janitor.give_back_failed"),
+        Err(error) => complain!(error, "janitor.give_back_failed"),
     }
 }
 
@@ -108,13 +114,41 @@ async fn prune(shared: &Shared) {
     match shared.store.prune(shared.clock.now()).await {
         Ok(0) => {}
         Ok(rows) => tracing::debug!(rows, "janitor.pruned"),
-        Err(error) => tracing::warn!(%error, "janitor.prune_failed"),
+        Err(error) => complain!(error, "janitor.prune_failed"),
     }
     let Some(kept_for) = shared.settings.history_kept_for else { return };
     match shared.store.forget(shared.clock.now().before(kept_for)).await {
         Ok(0) => {}
         Ok(messages) => tracing::info!(messages, "janitor.forgot_history"),
-        Err(error) => tracing::warn!(%error, "janitor.forget_failed"),
+        Err(error) => complain!(error, "janitor.forget_failed"),
+    }
+}
+
+/// Says what will go wrong with the database: when it is found, as long as it lasts now and then,
+/// and when it is over.
+async fn diagnose(shared: &Shared) {
+    let mut told: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
+    loop {
+        match shared.store.diagnose(shared.clock.now()).await {
+            Ok(Diagnosis { warnings, .. }) => {
+                let now = shared.clock.now();
+                for Warning { code, text } in &warnings {
+                    if told.get(code).is_none_or(|at| now.since(*at) >= WARN_EVERY) {
+                        tracing::warn!(code, text, "database.warning");
+                        told.insert(code, now);
+                    }
+                }
+                told.retain(|code, _| {
+                    let lasts = warnings.iter().any(|warning| warning.code == *code);
+                    if !lasts {
+                        tracing::info!(code, "database.warning_over");
+                    }
+                    lasts
+                });
+            }
+            Err(error) => complain!(error, "janitor.diagnose_failed"),
+        }
+        tokio::time::sleep(DIAGNOSE_EVERY).await;
     }
 }
 
@@ -129,7 +163,7 @@ async fn steps(shared: &Shared) {
                 STEP_PAUSE
             }
             Err(error) => {
-                tracing::warn!(%error, "janitor.step_failed");
+                complain!(error, "janitor.step_failed");
                 POLL_EVERY
             }
         };
@@ -164,7 +198,7 @@ async fn take_in_all(shared: &Shared) {
                     return;
                 }
             }
-            Err(error) => return tracing::warn!(%error, "janitor.take_in_failed"),
+            Err(error) => return complain!(error, "janitor.take_in_failed"),
         }
     }
 }

@@ -11,6 +11,17 @@
 //! **Invariant:** nothing here decides. Retries, breakers, limits and signatures are `core`'s; what
 //! is due and whose lease counts is the store's.
 
+/// Says that something failed with the store, unless the store says so itself: that it is away is
+/// one line in the log, not one for each who needs it.
+macro_rules! complain {
+    ($error:expr, $($field:tt)+) => {
+        match $error.reason() {
+            Some(_) => tracing::debug!(error = %$error, $($field)+),
+            None => tracing::warn!(error = %$error, $($field)+),
+        }
+    };
+}
+
 pub mod attempt;
 pub mod courier;
 mod dispatcher;

@@ -121,7 +121,7 @@ async fn write(shared: &Shared, batch: RecordBatch) -> Recorded {
             }
             Err(error) => {
                 shared.metrics.record_failed();
-                tracing::warn!(%error, records = batch.records.len(), "recorder.store_failed");
+                complain!(error, records = batch.records.len(), "recorder.store_failed");
                 tokio::time::sleep(wait / 2 + within(wait / 2, shared.dice.roll())).await;
                 wait = (wait * 2).min(RETRY_AFTER_MAX);
                 open.push(batch);
@@ -162,7 +162,7 @@ async fn give_back(shared: &Shared, lanes: &Lanes, recorded: &Recorded) {
     }
     if let Err(error) = shared.store.give_back(leases, shared.clock.now()).await {
         // Their leases run out by themselves.
-        tracing::warn!(%error, "recorder.give_back_failed");
+        complain!(error, "recorder.give_back_failed");
     }
 }
 

@@ -132,11 +132,12 @@ async fn f072_a_database_that_is_away_for_a_while_ends_no_loop() {
     assert_eq!(server.api("GET", "/api/v1/health", Value::Null).await.0, 200);
     let delivered: BTreeSet<_> = by_message(&receiver.requests()).into_keys().collect();
     assert_eq!(delivered, accepted, "what was refused is not sent, what was accepted is");
-    // Of what goes on by itself; each request that was refused has lines of its own.
-    let of_loops =
-        |line: &&String| line.contains("\"WARN\"") && !line.contains("\"posthaste_server");
-    let warnings = server.log()[lines_before..].iter().filter(of_loops).count();
-    assert!((1..100).contains(&warnings), "{warnings} warnings");
+    // That it was away is told, not what that cost everybody.
+    let log = server.log();
+    let warnings: Vec<_> =
+        log[lines_before..].iter().filter(|line| line.contains("\"WARN\"")).collect();
+    assert!((1..=3).contains(&warnings.len()), "{warnings:#?}");
+    assert!(warnings[0].contains("store.unavailable"), "{warnings:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -317,11 +317,12 @@ impl Route {
 fn log(operation: &Operation, status: StatusCode, took: std::time::Duration) {
     let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     let (operation, status) = (operation.id, status.as_u16());
-    if status >= 500 {
+    if status >= 500 && status != StatusCode::SERVICE_UNAVAILABLE {
         tracing::warn!(operation, status, took_us, "request.answered");
-    } else if status >= 400 {
+    } else if (400..500).contains(&status) {
         tracing::info!(operation, status, took_us, "request.answered");
     } else {
+        // Those that a store that is away costs are as many as there are requests.
         tracing::debug!(operation, status, took_us, "request.answered");
     }
 }

@@ -10,7 +10,7 @@
 use crate::call::Answer;
 use bytes::Bytes;
 use http::StatusCode;
-use posthaste_store::Kind;
+use posthaste_store::{Kind, Reason};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Display;
@@ -106,9 +106,18 @@ impl Refusal {
     }
 
     pub fn unavailable() -> Self {
-        let detail = "the store cannot be reached now; try again";
+        let detail = "the store cannot be used now; try again";
         let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
         Self { retry_after_secs: Some(1), ..refusal }
+    }
+
+    /// Says why the store cannot be used, for who runs the server. Others are told only that.
+    #[must_use]
+    pub fn because(self, reason: Option<Reason>) -> Self {
+        match reason {
+            Some(reason) => Self { detail: Detail::Text(reason.explanation().to_owned()), ..self },
+            None => self,
+        }
     }
 
     pub fn internal() -> Self {
@@ -206,7 +215,10 @@ impl From<posthaste_store::Error> for Refusal {
             }
             Kind::Limit => Self::bad_request("limit_reached", "a limit of this server is reached"),
             Kind::Unavailable | Kind::Unusable => {
-                tracing::warn!(error = %error, "the store is not available");
+                // That the store is away is told once, by itself.
+                if error.reason().is_none() {
+                    tracing::warn!(error = %error, "the store is not available");
+                }
                 Self::unavailable()
             }
             Kind::Internal => {

@@ -136,7 +136,7 @@ fn routes(api: Api, operations: Vec<Operation>) -> Router {
         openapi: api::openapi::document(&operations, api.settings.version),
         nobody: Arc::new(nobody()),
         traffic,
-        standing: Standing::default(),
+        standing: Standing::new(api.clock.clone()),
         store: api.store,
         queue: api.queue,
         clock: api.clock,

@@ -9,10 +9,12 @@
 //!
 //! **Invariant:** time comes in as an argument; no query calls a clock.
 
+mod availability;
 mod cache;
 pub mod catalog;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod diagnosis;
 pub mod error;
 pub mod history;
 mod lanes;
@@ -30,7 +32,7 @@ pub mod transfer;
 pub mod upkeep;
 
 pub use catalog::Catalog;
-pub use error::{Error, Kind};
+pub use error::{Error, Kind, Reason};
 pub use history::History;
 pub use outbox::Outbox;
 pub use postgres::{PostgresOptions, PostgresStore};

@@ -1,6 +1,8 @@
 //! What keeps the store well: workers and their leases, sweeps, tasks, retention.
 
 use crate::Result;
+use crate::diagnosis::Diagnosis;
+use crate::error::Reason;
 use async_trait::async_trait;
 use posthaste_core::delivery::DeliveryState;
 use posthaste_core::id::{ApplicationId, EndpointId, MessageId, TaskId, WorkerId};
@@ -57,6 +59,14 @@ pub trait Upkeep: Send + Sync {
 
     /// Whether the store can be read and written.
     async fn check(&self) -> Result<()>;
+
+    /// Why the store could not be used a moment ago, as those who used it found; `None`: it could,
+    /// or nobody has used it lately. Asks nobody.
+    fn trouble(&self) -> Option<Reason>;
+
+    /// What will go wrong unless somebody sees to it. `now` must have been read just before. Clocks
+    /// are compared for people only; nothing is decided by it.
+    async fn diagnose(&self, now: Timestamp) -> Result<Diagnosis>;
 
     /// Flushes and closes; nothing may be called after it.
     async fn close(&self) -> Result<()>;

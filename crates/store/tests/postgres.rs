@@ -261,4 +261,44 @@ mod own {
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
+
+    #[tokio::test]
+    async fn old_snapshots_and_clocks_apart_are_warned_of() {
+        let database = Database::new().await;
+        let options =
+            PostgresOptions { snapshot_age_max: Duration::ZERO, ..PostgresOptions::default() };
+        let store = PostgresStore::open(&database.url(), options, NOW).await.unwrap();
+        let now = || Timestamp::from_secs(since_1970().as_secs().cast_signed());
+        // The server's clock is that of this machine.
+        let well = store.diagnose(now()).await.unwrap();
+        assert_eq!(well.warnings, []);
+        assert!(well.clock_ahead_us.unwrap().abs() < 2_000_000, "{well:?}");
+        assert_eq!(well.oldest_snapshot, Some(Duration::ZERO));
+        let client = database.client().await;
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1";
+        client.batch_execute(begin).await.unwrap();
+        let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        // Its age is told in seconds.
+        let found = loop {
+            let found = store.diagnose(now()).await.unwrap();
+            if !found.warnings.is_empty() {
+                break found;
+            }
+        };
+        assert_eq!(found.warnings[0].code, "old_snapshot");
+        let text = &found.warnings[0].text;
+        assert!(text.contains(&format!("backend {pid} ")), "{text}");
+        client.batch_execute("COMMIT").await.unwrap();
+        assert_eq!(store.diagnose(now()).await.unwrap().warnings, []);
+        let early = store.diagnose(now().before(Duration::from_secs(10))).await.unwrap();
+        assert_eq!(early.warnings[0].code, "clock_skew");
+        assert!(early.warnings[0].text.contains("behind"), "{early:?}");
+        // It is said, and nothing else comes of it.
+        store.heartbeat(WorkerId::from_bytes([1; 16]), NOW).await.unwrap();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "compared with the server's clock")]
+    fn since_1970() -> Duration {
+        std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap()
+    }
 }

@@ -14,6 +14,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A URL of a superuser.
@@ -54,6 +55,8 @@ timezone = 'UTC'
 /// `scram` is for the test that logs in as people do.
 const ACCESS: &str = "\
 local all all trust
+local replication all trust
+host replication all 127.0.0.1/32 password
 host all scram 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 password
 ";
@@ -136,6 +139,8 @@ pub struct Server {
     user: Option<&'static str>,
     password: String,
     port: u16,
+    /// Size of a disk of its own that is not the one its data is on.
+    small_disk_mib: Option<u32>,
     /// None only before the first start.
     process: Option<Child>,
 }
@@ -155,11 +160,68 @@ impl Server {
     /// # Errors
     /// Why that is not possible, in one line.
     pub fn start(programs: PathBuf) -> Result<Self, String> {
+        let server = Self::made(programs, password()?, None)?;
+        server.initialise()?;
+        server.first_start()
+    }
+
+    /// The same with a tablespace `small` on a disk of so many MiB, in memory. Needs root.
+    ///
+    /// # Errors
+    /// Why that is not possible, in one line.
+    pub fn start_with_small_disk(programs: PathBuf, mib: u32) -> Result<Self, String> {
+        let server = Self::made(programs, password()?, Some(mib))?;
+        server.initialise()?;
+        let disk = server.small_disk();
+        fs::create_dir(&disk).map_err(|error| format!("no folder for a disk: {error}"))?;
+        let server = server.first_start()?;
+        server.ask(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.display()))?;
+        Ok(server)
+    }
+
+    /// A server that follows this one and takes no writes until it is promoted.
+    ///
+    /// # Errors
+    /// Why that is not possible, in one line.
+    pub fn standby(&self) -> Result<Self, String> {
+        let standby = Self::made(self.programs.clone(), self.password.clone(), None)?;
+        let mut copy = standby.command("pg_basebackup");
+        copy.arg("--pgdata").arg(standby.data());
+        copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--dbname"]);
+        run(copy.arg(self.url()))?;
+        standby.first_start()
+    }
+
+    /// From now on it takes writes.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn promote(&self) -> Result<(), String> {
+        run(self.command("pg_ctl").arg("promote").arg("--pgdata").arg(self.data()))
+    }
+
+    /// Makes a stopped server's next transaction have this number, as if so many had been.
+    ///
+    /// # Errors
+    /// Why that is not possible, in one line.
+    pub fn set_next_transaction(&self, number: u32) -> Result<(), String> {
+        // Where it will look up how that one ended: 2 bits each, 32 pages of 8 KiB a file.
+        let file = self.data().join(format!("pg_xact/{:04X}", number / (4 * 8_192 * 32)));
+        let made = self.command_at(Path::new("truncate")).arg("--size=256K").arg(file).status();
+        made.map_err(|error| format!("cannot run truncate: {error}"))?;
+        let mut reset = self.command("pg_resetwal");
+        run(reset.args(["-x", &number.to_string(), "--pgdata"]).arg(self.data()))
+    }
+
+    fn made(programs: PathBuf, password: String, disk: Option<u32>) -> Result<Self, String> {
         let user = other_user()?;
         let folder = Folder::make(user)?;
-        let password = password()?;
-        let mut server = Self { programs, folder, user, password, port: 0, process: None };
-        server.initialise()?;
+        let (port, small_disk_mib, process) = (0, disk, None);
+        Ok(Self { programs, folder, user, password, port, small_disk_mib, process })
+    }
+
+    fn first_start(self) -> Result<Self, String> {
+        let mut server = self;
         for _ in 0..STARTS_MAX {
             server.port = free_port().map_err(|error| format!("no free port: {error}"))?;
             if server.try_start()? {
@@ -175,13 +237,22 @@ impl Server {
     /// It does not come back.
     pub fn restart(&mut self, stop: Stop) -> Result<(), String> {
         self.stop(stop);
+        self.resume()
+    }
+
+    /// Starts it again after `stop`, at the same address.
+    ///
+    /// # Errors
+    /// It does not come back.
+    pub fn resume(&mut self) -> Result<(), String> {
         match self.try_start()? {
             true => Ok(()),
             false => Err(format!("PostgreSQL does not start again: {}", self.last_words())),
         }
     }
 
-    fn stop(&mut self, stop: Stop) {
+    /// Stops it.
+    pub fn stop(&mut self, stop: Stop) {
         let Some(process) = &mut self.process else { return };
         let signal = match stop {
             Stop::Fast => "-INT",
@@ -203,12 +274,7 @@ impl Server {
             .args(["--username", SUPERUSER, "--encoding", "UTF8", "--locale", "C", "--no-sync"])
             .args(["--auth", "scram-sha-256", "--pwfile"])
             .arg(&secret);
-        let done = initdb.stdin(Stdio::null()).output();
-        let done = done.map_err(|error| format!("cannot run initdb: {error}"))?;
-        if !done.status.success() {
-            let words = String::from_utf8_lossy(&done.stderr);
-            return Err(format!("initdb failed: {}", words.trim().replace('\n', "; ")));
-        }
+        run(&mut initdb)?;
         let socket = self.folder.path.display();
         let settings = format!("{SETTINGS}unix_socket_directories = '{socket}'\n");
         // Written into files that initdb made, which therefore belong to whom they should.
@@ -220,7 +286,7 @@ impl Server {
     #[expect(clippy::disallowed_methods, reason = "waits for another program, with a bound")]
     fn try_start(&mut self) -> Result<bool, String> {
         let log = File::create(self.log()).map_err(|error| format!("no log: {error}"))?;
-        let mut postgres = self.command("postgres");
+        let mut postgres = self.with_disk(self.command("postgres"));
         postgres.arg("-D").arg(self.data()).args(["-p", &self.port.to_string()]);
         let process = postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let process = process.map_err(|error| format!("cannot run postgres: {error}"))?;
@@ -263,6 +329,35 @@ impl Server {
         // The folder we are in may be closed to that user.
         command.current_dir("/").env("LC_ALL", "C");
         command
+    }
+
+    /// The program in a file system view of its own, in which the disk is: it goes with it.
+    fn with_disk(&self, program: Command) -> Command {
+        let Some(mib) = self.small_disk_mib else { return program };
+        let mut command = Command::new("unshare");
+        let owner = self.user.map(|user| format!(",uid={user}")).unwrap_or_default();
+        let disk = self.small_disk();
+        let mount = format!(
+            "mount -t tmpfs -o size={mib}m,mode=700{owner} small '{}' && exec \"$@\"",
+            disk.display()
+        );
+        command.args(["--mount", "sh", "-c", &mount, "sh"]);
+        command.arg(program.get_program()).args(program.get_args());
+        command.current_dir("/").env("LC_ALL", "C");
+        command
+    }
+
+    fn small_disk(&self) -> PathBuf {
+        self.folder.path.join("small")
+    }
+
+    /// Has the server do something, as its superuser.
+    ///
+    /// # Errors
+    /// It refuses.
+    pub fn ask(&self, sql: &str) -> Result<(), String> {
+        let mut psql = self.command("psql");
+        run(psql.args(["-X", "-q", "-w", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url()]))
     }
 
     fn data(&self) -> PathBuf {
@@ -318,7 +413,9 @@ struct Folder {
 
 impl Folder {
     fn make(owner: Option<&str>) -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{process}-{number}"));
         let failed = |why: &dyn std::fmt::Display| format!("cannot make {}: {why}", path.display());
         DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&error))?;
         let folder = Self { path: path.clone() };
@@ -343,6 +440,7 @@ fn remove_abandoned() {
     for folder in folders {
         let name = folder.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER_PREFIX));
+        let process = process.map(|rest| rest.split('-').next().unwrap_or(rest));
         let own = std::process::id().to_string();
         let alive = |id: &str| id != own && Path::new("/proc").join(id).exists();
         let running = folder.path().join("data/postmaster.pid").exists();
@@ -365,6 +463,18 @@ fn other_user() -> Result<Option<&'static str>, String> {
     found.map(Some).ok_or_else(|| {
         format!("it does not run as root, and there is no user {}", UNPRIVILEGED.join(" or "))
     })
+}
+
+/// Runs a program to its end.
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.map_err(|error| format!("cannot run {name}: {error}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&done.stderr);
+    Err(format!("{name} failed: {}", words.trim().replace('\n', "; ")))
 }
 
 fn has_setpriv() -> bool {

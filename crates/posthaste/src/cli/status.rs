@@ -28,7 +28,12 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         return output::json(&answer);
     }
     let (head, row): (Vec<_>, Vec<_>) = columns(&answer).into_iter().unzip();
-    output::table(&head, &[row])
+    output::table(&head, &[row])?;
+    for warning in answer["warnings"].as_array().into_iter().flatten() {
+        let part = |name: &str| warning[name].as_str().unwrap_or("unknown");
+        eprintln!("posthaste: warning: {}: {}", part("code"), part("detail"));
+    }
+    Ok(())
 }
 
 fn columns(status: &Value) -> Vec<(&'static str, String)> {

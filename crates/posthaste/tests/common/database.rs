@@ -169,9 +169,13 @@ pub fn psql(url: &str, text: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
+/// One of PostgreSQL's programs.
+pub fn program(name: &str) -> PathBuf {
+    PathBuf::from(variable("POSTHASTE_TEST_POSTGRES_BIN")).join(name)
+}
+
 fn psql_command(url: &str, text: &str) -> Command {
-    let program = PathBuf::from(variable("POSTHASTE_TEST_POSTGRES_BIN")).join("psql");
-    let mut command = Command::new(program);
+    let mut command = Command::new(program("psql"));
     command.args(["-X", "-q", "-w", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", text, url]);
     command
 }

@@ -187,6 +187,29 @@ impl Posthaste {
             .unwrap()
     }
 
+    /// Publishes a message of so many bytes: its id, or what the refusal says. A refusal must say
+    /// when to come back.
+    pub async fn publish(&self, application: &str, bytes: usize) -> Result<String, String> {
+        let url = format!("{}/api/v1/app/{application}/msg", self.url());
+        let payload = "x".repeat(bytes);
+        let body = json!({ "eventType": "test.event", "payload": { "x": payload } }).to_string();
+        let agent = self.agent.clone();
+        let answer = tokio::task::spawn_blocking(move || {
+            let request = agent.post(&url).header("authorization", format!("Bearer {}", token()));
+            let answer = request.header("content-type", "application/json").send(body);
+            let mut answer = answer.unwrap();
+            let text = answer.body_mut().read_to_string().unwrap();
+            (answer, serde_json::from_str::<Value>(&text).unwrap())
+        });
+        let (answer, body) = answer.await.unwrap();
+        if answer.status() == 202 {
+            return Ok(body["id"].as_str().unwrap().to_owned());
+        }
+        assert_eq!(answer.status(), 503, "{body}");
+        assert_eq!(answer.headers()["retry-after"], "1");
+        Err(body["detail"].as_str().unwrap().to_owned())
+    }
+
     /// A new application's id.
     pub async fn application(&self) -> String {
         let (status, answer) = self.api("POST", "/api/v1/app", json!({ "name": "test" })).await;

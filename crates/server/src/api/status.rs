@@ -1,11 +1,13 @@
 //! How everything stands, in one row, and how one endpoint does.
 
+use super::health::why;
 use crate::call::{Access, Answer, Call, Operation};
 use crate::error::{Refusal, Result};
-use crate::wire::misc::{DeliveryTimeOut, EndpointHealthOut, OldestOut, StatusOut};
+use crate::wire::misc::{DeliveryTimeOut, EndpointHealthOut, OldestOut, StatusOut, WarningOut};
 use crate::wire::time::Time;
 use http::Method;
 use posthaste_core::breaker::Position;
+use posthaste_store::diagnosis::Warning;
 use std::time::Duration;
 
 /// An endpoint is called slow above this P95.
@@ -33,7 +35,12 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn status(call: Call) -> Result<Answer> {
-    let status = call.shared.store.status(call.now).await?;
+    let store = &*call.shared.store;
+    let status = store.status(call.now).await.map_err(|error| {
+        let reason = why(&error, store);
+        Refusal::from(error).because(reason)
+    })?;
+    let warnings = call.shared.standing.warnings(store, call.now).await;
     let times = status.delivery_time;
     let oldest = status.oldest_undelivered.map(|(key, accepted_at)| OldestOut {
         message_id: key.message_id.to_string(),
@@ -61,6 +68,10 @@ async fn status(call: Call) -> Result<Answer> {
         breakers_open: status.breakers_open,
         endpoints_disabled: status.endpoints_disabled,
         workers: status.workers,
+        warnings: warnings
+            .into_iter()
+            .map(|Warning { code, text }| WarningOut { code, detail: text })
+            .collect(),
     })
 }
 

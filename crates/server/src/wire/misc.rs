@@ -149,7 +149,7 @@ pub(crate) struct PortalOut {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct HealthOut {
-    pub database: HealthPart,
+    pub database: DatabaseHealth,
     pub queue: HealthPart,
     pub cache: HealthPart,
 }
@@ -158,6 +158,32 @@ pub(crate) struct HealthOut {
 pub(crate) struct HealthPart {
     /// `ok` or `error`.
     pub status: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct DatabaseHealth {
+    /// `ok` or `error`.
+    pub status: &'static str,
+    /// Why it cannot be used, for programs: `unreachable`, `silent`, `starting`, `connections`,
+    /// `busy`, `disk_full`, `locked`, `slow`, `read_only`, `refused` or `failing`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// The same for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<&'static str>,
+    /// What will go wrong unless somebody sees to it: `transaction_ids`, `old_snapshot`,
+    /// `clock_skew`. The status and the log say more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<&'static str>,
+}
+
+/// What will go wrong unless somebody sees to it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct WarningOut {
+    /// `transaction_ids`, `old_snapshot` or `clock_skew`.
+    pub code: &'static str,
+    /// What it is, who is at fault, the way out.
+    pub detail: String,
 }
 
 /// The one row that tells how everything stands.
@@ -178,6 +204,8 @@ pub(crate) struct StatusOut {
     pub breakers_open: u64,
     pub endpoints_disabled: u64,
     pub workers: u64,
+    /// Of the database.
+    pub warnings: Vec<WarningOut>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -198,6 +198,49 @@ SELECT count(*) FROM posthaste.migration;
 -- Whether it can be written: a change that changes nothing.
 DELETE FROM posthaste.worker WHERE id IS NULL;
 
+-- name: check_locks
+-- only here: one file has one lock, which check_write takes.
+-- Whether the tables that every message needs can be written, or somebody keeps one locked.
+LOCK TABLE ONLY posthaste.application, ONLY posthaste.lane, ONLY posthaste.message,
+    ONLY posthaste.event, ONLY posthaste.delivery, ONLY posthaste.attempt, ONLY posthaste.ended
+    IN ROW EXCLUSIVE MODE;
+
+-- name: clock
+-- only here: a file has no clock.
+-- What time it is there, in microseconds.
+-- own clock: it is compared with ours, for people to see; nothing is decided by it.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8;
+
+-- name: transaction_ids
+-- only here: SQLite's transactions have no numbers.
+-- How many transactions, and sets of them, began since the oldest whose number rows of this
+-- database may still carry.
+SELECT age(datfrozenxid)::int8, mxid_age(datminmxid)::int8
+FROM pg_database WHERE datname = current_database();
+
+-- name: snapshot_oldest
+-- only here: what others read holds nothing up for good there.
+-- Who keeps dead rows of this database from being cleared away, longest of all: kind, process or
+-- name, transactions since, seconds open. Processes that clear away themselves do not count.
+-- own clock: for people to see; nothing is decided by it.
+WITH at (now) AS (SELECT clock_timestamp()), holder (kind, name, transactions, since) AS (
+    SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'backend' END, pid::text,
+        greatest(age(backend_xmin), age(backend_xid)), xact_start
+    FROM pg_stat_activity
+    WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
+        AND backend_type <> 'autovacuum worker'
+        AND (datname = current_database() OR backend_type = 'walsender')
+    UNION ALL
+    SELECT 'prepared transaction', gid, age(transaction), prepared
+    FROM pg_prepared_xacts WHERE database = current_database()
+    UNION ALL
+    SELECT 'replication slot', slot_name, age(xmin), NULL
+    FROM pg_replication_slots WHERE xmin IS NOT NULL
+)
+SELECT kind, name, transactions::int8, extract(epoch FROM at.now - since)::int8
+FROM holder CROSS JOIN at
+ORDER BY transactions DESC, since LIMIT 1;
+
 -- name: enqueued_take
 -- only here: an application's own transaction reaches no SQLite file of ours.
 -- $1 how many, $2 how many bytes of payloads; the first goes whatever its size. Index

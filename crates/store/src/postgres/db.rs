@@ -9,7 +9,7 @@
 
 use super::pool::{Connection, Place};
 use crate::Result;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Reason};
 use crate::rows::{Fields, Row};
 use bytes::BytesMut;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -182,6 +182,8 @@ const NONE: u8 = 0;
 const CONFLICT: u8 = 1;
 const DATA: u8 = 2;
 const SILENT: u8 = 3;
+/// It takes no writes: where there are several hosts, another one may.
+const READ_ONLY: u8 = 4;
 
 impl Tx {
     pub fn new(connection: Connection, place: Place) -> Self {
@@ -272,8 +274,8 @@ impl Tx {
             Ok(answer) => answer.map_err(|error| self.failed(error)),
             Err(_) => {
                 self.trouble.store(SILENT, Ordering::Relaxed);
-                self.place.fell_silent();
-                Err(Error::new(Kind::Unavailable, "the database does not answer"))
+                self.place.lead_nowhere();
+                Err(Error::unavailable(Reason::Silent, "the database does not answer"))
             }
         }
     }
@@ -322,7 +324,7 @@ impl Tx {
     /// Ends it, rolled back unless it was committed, and gives the connection back if it is good.
     pub async fn end(self) {
         let good = !self.is_silent() && (!self.is_open() || self.roll_back().await.is_ok());
-        if good && !self.is_broken() {
+        if good && !self.is_broken() && self.trouble.load(Ordering::Relaxed) != READ_ONLY {
             self.place.give_back(self.connection);
         }
     }
@@ -333,7 +335,12 @@ impl Tx {
         } else if is_about_data(&error) {
             self.trouble.store(DATA, Ordering::Relaxed);
         }
-        failed(error)
+        let error = failed(error);
+        if error.reason() == Some(Reason::ReadOnly) {
+            self.trouble.store(READ_ONLY, Ordering::Relaxed);
+            self.place.lead_nowhere();
+        }
+        error
     }
 }
 
@@ -408,36 +415,66 @@ fn mistyped(column: usize) -> Error {
 /// What PostgreSQL's refusal means for the caller. Only the code and the message that the server
 /// gives are kept: its details may hold values.
 pub(super) fn failed(error: tokio_postgres::Error) -> Error {
-    let Some(state) = error.as_db_error() else {
-        let kind = if error.is_closed() || std::error::Error::source(&error).is_some() {
-            Kind::Unavailable
-        } else {
-            Kind::Internal
-        };
-        // What the system says, such as that nobody listens there; never what was sent.
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-        let cause = cause.unwrap_or_default();
-        return Error::new(kind, format!("the database cannot be reached: {error}{cause}"));
-    };
+    let Some(state) = error.as_db_error() else { return unreached(&error) };
     let code = state.code();
-    let (kind, context) = match code.code() {
-        "57P01" | "57P02" | "57P03" => (Kind::Unavailable, "the database is starting or stopping"),
-        "57014" => (Kind::Unavailable, "the database took too long"),
-        "55P03" => (Kind::Unavailable, "the database kept a row locked for too long"),
-        "53100" => (Kind::Unavailable, "the database's disk is full"),
-        "53300" => (Kind::Unavailable, "the database takes no more connections"),
-        "55000" => (Kind::Unavailable, "the database lets nobody in now"),
-        "25006" => (Kind::Unavailable, "the database takes no writes now; it may be a standby"),
-        "40001" | "40P01" => (Kind::Unavailable, "too many changed the same rows at once"),
-        "28000" | "28P01" => (Kind::Unusable, "the database refuses user or password"),
-        "3D000" => (Kind::Unusable, "there is no such database"),
-        "42501" => (Kind::Unusable, "the database's user may not do that"),
-        code if code.starts_with("08") || code.starts_with("53") || code.starts_with("57") => {
-            (Kind::Unavailable, "the database cannot serve now")
+    let (kind, reason, context) = match code.code() {
+        "57P01" | "57P02" | "57P03" => {
+            (Kind::Unavailable, Some(Reason::Starting), "the database is starting or stopping")
         }
-        code if code.starts_with("58") => (Kind::Unavailable, "the database's system failed"),
-        code if code.starts_with("XX") => (Kind::Unusable, "the database reports damage"),
-        _ => (Kind::Internal, "the database refused a statement"),
+        "57014" => (Kind::Unavailable, Some(Reason::Slow), "the database took too long"),
+        "55P03" => {
+            let context = "the database kept a row or table locked for too long";
+            (Kind::Unavailable, Some(Reason::Locked), context)
+        }
+        "53100" => (Kind::Unavailable, Some(Reason::DiskFull), "the database's disk is full"),
+        "53300" => {
+            let context = "the database takes no more connections";
+            (Kind::Unavailable, Some(Reason::Connections), context)
+        }
+        "55000" => (Kind::Unavailable, Some(Reason::Refused), "the database lets nobody in now"),
+        "25006" => {
+            let context = "the database takes no writes now; it may be a standby";
+            (Kind::Unavailable, Some(Reason::ReadOnly), context)
+        }
+        "40001" | "40P01" => (Kind::Unavailable, None, "too many changed the same rows at once"),
+        "28000" | "28P01" => {
+            (Kind::Unusable, Some(Reason::Refused), "the database refuses user or password")
+        }
+        "3D000" => (Kind::Unusable, Some(Reason::Refused), "there is no such database"),
+        "42501" => (Kind::Unusable, Some(Reason::Refused), "the database's user may not do that"),
+        code if code.starts_with("08") => {
+            (Kind::Unavailable, Some(Reason::Unreachable), "the database cannot serve now")
+        }
+        code if code.starts_with("53") || code.starts_with("57") => {
+            (Kind::Unavailable, Some(Reason::Failing), "the database cannot serve now")
+        }
+        code if code.starts_with("58") => {
+            (Kind::Unavailable, Some(Reason::Failing), "the database's system failed")
+        }
+        code if code.starts_with("XX") => {
+            (Kind::Unusable, Some(Reason::Failing), "the database reports damage")
+        }
+        _ => (Kind::Internal, None, "the database refused a statement"),
     };
-    Error::new(kind, format!("{context} ({}: {})", code.code(), state.message()))
+    Error::new(kind, format!("{context} ({}: {})", code.code(), state.message())).told(reason)
 }
+
+/// The server itself said nothing.
+fn unreached(error: &tokio_postgres::Error) -> Error {
+    let cause = std::error::Error::source(error);
+    if !error.is_closed() && cause.is_none() {
+        return Error::new(Kind::Internal, format!("the database cannot be reached: {error}"));
+    }
+    // Of several hosts, the last one that was tried is a standby.
+    let system = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    if system.is_some_and(|system| system.to_string() == NO_WRITES) {
+        return Error::unavailable(Reason::ReadOnly, "no host of the database takes writes now");
+    }
+    // What the system says, such as that nobody listens there; never what was sent.
+    let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+    let text = format!("the database cannot be reached: {error}{cause}");
+    Error::unavailable(Reason::Unreachable, text)
+}
+
+/// What the driver says of a host that does not take writes.
+const NO_WRITES: &str = "database does not allow writes";

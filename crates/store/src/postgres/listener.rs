@@ -8,7 +8,7 @@ use super::nudges::{DUE, ENQUEUED, Heard};
 use super::open::Target;
 use super::pool::{Connection, Pool, wait};
 use crate::Result;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Reason};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +51,8 @@ pub(super) async fn run(listener: Listener) {
             Stop::Pooler => return tracing::info!("store.no_listen_through_a_pooler"),
             Stop::Lost(error) => {
                 failures += 1;
-                // Once is enough to know.
-                if failures == 1 {
+                // Once is enough to know, and that all of it is away is told by others.
+                if failures == 1 && listener.pool.availability.reason().is_none() {
                     tracing::warn!(%error, "store.listen_lost");
                 }
                 tokio::time::sleep(wait(failures)).await;
@@ -112,6 +112,6 @@ async fn process(connection: &Connection) -> Result<i64> {
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Error::new(Kind::Unavailable, "the listening connection does not answer");
+    let late = |_| Error::unavailable(Reason::Silent, "the listening connection does not answer");
     tokio::time::timeout(ANSWER_TIMEOUT, answer).await.map_err(late)?
 }

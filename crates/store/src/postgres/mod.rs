@@ -19,7 +19,7 @@ macro_rules! transact {
     ($core:expr, $mode:ident, |$tx:ident| $work:expr) => {{
         let core = &*$core;
         let mut races = 0;
-        loop {
+        let done = loop {
             let tx = match core.pool.begin($crate::postgres::db::Mode::$mode).await {
                 Ok(tx) => tx,
                 Err(error) => break Err(error),
@@ -31,7 +31,9 @@ macro_rules! transact {
             if let Some(done) = $crate::postgres::settle(tx, done, &mut races).await {
                 break done;
             }
-        }
+        };
+        core.pool.availability.note(&done);
+        done
     }};
 }
 
@@ -40,6 +42,7 @@ mod catalog;
 mod changes;
 mod claim;
 mod db;
+mod diagnosis;
 mod history;
 mod intake;
 mod lanes;
@@ -92,6 +95,8 @@ pub struct PostgresOptions {
     pub direct_url: Option<String>,
     /// How often the connection that hears nudges is asked whether it lives.
     pub listen_check_every: Duration,
+    /// A transaction that stays open for longer is warned of.
+    pub snapshot_age_max: Duration,
 }
 
 impl Default for PostgresOptions {
@@ -102,6 +107,7 @@ impl Default for PostgresOptions {
             statement_timeout: Duration::from_secs(15),
             direct_url: None,
             listen_check_every: Duration::from_secs(10),
+            snapshot_age_max: Duration::from_secs(5 * 60),
         }
     }
 }
@@ -127,6 +133,7 @@ pub struct PostgresStore {
 /// What the writer's task and the callers share.
 struct Core {
     pool: Arc<Pool>,
+    snapshot_age_max: Duration,
     /// Endpoints with the version of their lane that they are a copy of.
     endpoints: Mutex<HashMap<EndpointId, (i64, Arc<Endpoint>)>>,
 }
@@ -152,7 +159,11 @@ impl PostgresStore {
         direct.close();
         let pool = Pool::new(Target::parse(url)?, options.clone());
         let nudges = Nudges::start(&pool, options.direct_target(url)?, &options);
-        let core = Arc::new(Core { pool, endpoints: Mutex::default() });
+        let core = Arc::new(Core {
+            pool,
+            snapshot_age_max: options.snapshot_age_max,
+            endpoints: Mutex::default(),
+        });
         let writer = Writer::start(&core);
         Ok(Self { core, writer, cache: Cache::default(), nudges })
     }

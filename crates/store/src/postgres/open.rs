@@ -6,12 +6,13 @@ use super::partitions::make_first_partitions;
 use super::pool::{Connection, Pool};
 use super::tls::{Asked, Tls};
 use crate::Result;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Reason};
 use crate::migrate::{Migration, pending};
 use posthaste_core::time::Timestamp;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{AsyncMessage, Config, Notification};
 
 pub(super) const MIGRATIONS: &[Migration] = &[
@@ -56,6 +57,12 @@ impl Target {
             config.application_name("posthaste");
         }
         config.ssl_mode(asked.mode);
+        // Of several hosts, only one takes writes, and it is not the same one for ever.
+        if config.get_hosts().len() > 1
+            && config.get_target_session_attrs() == TargetSessionAttrs::Any
+        {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         Ok(Self { config, tls: asked.connector()? })
     }
 
@@ -71,7 +78,7 @@ impl Target {
         // The system bounds the way there; a server that hangs would keep the greeting for itself.
         let bound = self.config.get_connect_timeout().map_or(CONNECT_TIMEOUT, |bound| *bound * 2);
         let connected = tokio::time::timeout(bound, self.config.connect(self.tls.clone())).await;
-        let silent = |_| Error::new(Kind::Unavailable, "the database does not answer");
+        let silent = |_| Error::unavailable(Reason::Silent, "the database does not answer");
         let (client, mut connection) = connected.map_err(silent)?.map_err(failed)?;
         tokio::spawn(async move {
             loop {
@@ -132,7 +139,10 @@ async fn migrate(tx: &Tx, now: Timestamp) -> Result<()> {
 
 async fn check_version(tx: &Tx) -> Result<()> {
     let sql = "SELECT current_setting('server_version_num')::int8";
-    let version = tx.get(sql, params![], |row| row.int()).await?;
+    new_enough(tx.get(sql, params![], |row| row.int()).await?)
+}
+
+fn new_enough(version: i64) -> Result<()> {
     if version >= SERVER_VERSION_MIN {
         return Ok(());
     }
@@ -157,5 +167,24 @@ impl PostgresOptions {
     /// Where migrations run: past a pooler, if there is a way.
     pub(super) fn direct_target(&self, url: &str) -> Result<Target> {
         Target::parse(self.direct_url.as_deref().unwrap_or(url))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_server_is_told_by_its_name() {
+        for version in [130_023, 90_624] {
+            let error = new_enough(version).unwrap_err();
+            assert_eq!(error.kind(), Kind::Unusable);
+            let name = format!("PostgreSQL {};", version / 10_000);
+            let text = error.to_string();
+            assert!(text.contains(&name) && text.contains("14 or newer"), "{text}");
+        }
+        for version in [140_000, 150_013, 180_000] {
+            new_enough(version).unwrap();
+        }
     }
 }

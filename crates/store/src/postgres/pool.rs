@@ -7,7 +7,8 @@ use super::PostgresOptions;
 use super::db::{Mode, Tx};
 use super::open::Target;
 use crate::Result;
-use crate::error::{Error, Kind};
+use crate::availability::Availability;
+use crate::error::{Error, Kind, Reason};
 use crate::monotonic::monotonic;
 use std::hash::{BuildHasher, RandomState};
 #[cfg(feature = "conformance")]
@@ -36,6 +37,7 @@ pub(super) struct Connection {
 pub(super) struct Pool {
     target: Target,
     options: PostgresOptions,
+    pub availability: Availability,
     places: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
     trouble: Mutex<Option<Trouble>>,
@@ -49,7 +51,7 @@ pub(super) struct Pool {
 struct Trouble {
     failures: u32,
     retry_at: Instant,
-    text: String,
+    error: Error,
 }
 
 /// The right to one connection; given back when it is dropped.
@@ -76,6 +78,7 @@ impl Pool {
         Arc::new(Self {
             target,
             options,
+            availability: Availability::default(),
             places: Arc::new(Semaphore::new(places)),
             idle: Mutex::default(),
             trouble: Mutex::default(),
@@ -123,7 +126,7 @@ impl Pool {
             Ok(Err(_)) => Err(Error::new(Kind::Unavailable, "the store is closed")),
             Err(_) => {
                 let text = "all connections to the database are busy";
-                Err(Error::new(Kind::Unavailable, text))
+                Err(Error::unavailable(Reason::Busy, text))
             }
         }
     }
@@ -132,7 +135,7 @@ impl Pool {
         if let Some(trouble) = &*self.trouble()
             && monotonic() < trouble.retry_at
         {
-            return Err(Error::new(Kind::Unavailable, trouble.text.clone()));
+            return Err(trouble.error.again());
         }
         match self.target.connect().await {
             Ok(connection) => {
@@ -140,13 +143,17 @@ impl Pool {
                 Ok(connection)
             }
             Err(error) => {
-                // Connections that are idle now lead to the same place.
-                self.idle().clear();
+                // Connections that are idle now lead to the same place; where there are no more to
+                // be had, they are all there is.
+                if error.reason() != Some(Reason::Connections) {
+                    self.idle().clear();
+                }
                 let mut trouble = self.trouble();
                 let failures = trouble.as_ref().map_or(0, |trouble| trouble.failures) + 1;
-                let text = error.to_string();
-                *trouble = Some(Trouble { failures, retry_at: monotonic() + wait(failures), text });
-                Err(error)
+                let again = error.again();
+                let retry_at = monotonic() + wait(failures);
+                *trouble = Some(Trouble { failures, retry_at, error });
+                Err(again)
             }
         }
     }
@@ -182,8 +189,8 @@ impl Place {
         self.pool.options.statement_timeout + ANSWER_SLACK
     }
 
-    /// The server does not answer: idle connections lead to the same silence.
-    pub fn fell_silent(&self) {
+    /// The server does not answer, or is the wrong one: so do idle connections lead nowhere.
+    pub fn lead_nowhere(&self) {
         self.pool.idle().clear();
     }
 
@@ -202,7 +209,7 @@ impl Place {
     pub fn fault(&self) -> Result<()> {
         let left = |left: u32| left.checked_sub(1);
         match self.pool.faults.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
-            Ok(_) => Err(Error::new(Kind::Unavailable, "the disk is full")),
+            Ok(_) => Err(Error::unavailable(Reason::DiskFull, "the disk is full")),
             Err(_) => Ok(()),
         }
     }

@@ -2,11 +2,15 @@
 
 use super::PostgresStore;
 use super::db::{Column, Tx, Uuid, params};
+use super::diagnosis::diagnose;
 use super::intake::KEPT_FOR;
 use super::lanes::micros;
 use super::partitions::{drop_partitions, make_partitions};
 use crate::Result;
+use crate::diagnosis::Diagnosis;
+use crate::error::Reason;
 use crate::lanes::{LaneState, minute_of};
+use crate::monotonic::monotonic;
 use crate::rows;
 use crate::upkeep::{Replayable, Step, TakenIn, Task, TaskStatus, Upkeep};
 use async_trait::async_trait;
@@ -23,7 +27,8 @@ pub(super) mod sql {
         LEASES_EXPIRED, SWEEP_NEXT, SWEEP_FIND, SWEEP_HOLD, SWEEP_CANCEL, SWEEP_DONE, TASK_INSERT,
         TASK_FIND, TASK_NEXT, REPLAY_DEAD, REPLAY_HELD, REPLAY_REOPEN, REPLAY_RELEASE,
         TASK_ADVANCE, PRUNE_PAYLOADS, PRUNE_IDEMPOTENCY, PRUNE_SKETCHES, PRUNE_TALLIES, CHECK,
-        CHECK_WRITE, ENQUEUED_TAKE, ENQUEUED_DELETE, ENQUEUED_REFUSE, PRUNE_ENQUEUED,
+        CHECK_WRITE, CHECK_LOCKS, CLOCK, TRANSACTION_IDS, SNAPSHOT_OLDEST, ENQUEUED_TAKE,
+        ENQUEUED_DELETE, ENQUEUED_REFUSE, PRUNE_ENQUEUED,
     }
 }
 
@@ -142,9 +147,22 @@ impl Upkeep for PostgresStore {
 
     async fn check(&self) -> Result<()> {
         transact!(self.core, Write, |tx| {
+            // Who asks waits for the answer.
+            tx.batch("SET LOCAL lock_timeout = '2s'").await?;
             tx.get(sql::CHECK, params![], |row| row.int()).await?;
-            tx.run(sql::CHECK_WRITE, params![]).await.map(drop)
+            tx.run(sql::CHECK_WRITE, params![]).await?;
+            tx.batch(sql::CHECK_LOCKS).await
         })
+    }
+
+    fn trouble(&self) -> Option<Reason> {
+        self.core.pool.availability.reason()
+    }
+
+    async fn diagnose(&self, now: Timestamp) -> Result<Diagnosis> {
+        let asked = monotonic();
+        let age_max = self.core.snapshot_age_max;
+        transact!(self.core, Read, |tx| diagnose(tx, now, asked, age_max).await)
     }
 
     async fn close(&self) -> Result<()> {

@@ -111,7 +111,7 @@ async fn write(core: &Core, jobs: Vec<Job>) {
         }
         Err(error) if batch.len() == 1 || error.kind() == Kind::Unavailable => {
             for reply in replies {
-                let _ = reply.send(Err(Error::new(error.kind(), error.to_string())));
+                let _ = reply.send(Err(error.again()));
             }
         }
         Err(_) => {

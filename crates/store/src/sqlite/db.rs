@@ -1,7 +1,7 @@
 //! A connection as the groups use it: prepared statements, rows as `Fields`, errors as ours.
 
 use crate::Result;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Reason};
 use crate::rows::{Fields, Row};
 use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Params, Statement};
@@ -142,7 +142,8 @@ fn mistyped(column: usize) -> Error {
 
 /// What SQLite's refusal means for the caller. Its texts name tables and columns, never values.
 pub(super) fn failed(error: rusqlite::Error) -> Error {
-    let (kind, context) = match error.sqlite_error_code() {
+    let code = error.sqlite_error_code();
+    let (kind, context) = match code {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             (Kind::Unavailable, "another program kept the database locked for too long")
         }
@@ -162,5 +163,14 @@ pub(super) fn failed(error: rusqlite::Error) -> Error {
         }
         _ => (Kind::Internal, "the database refused a statement"),
     };
-    Error::new(kind, context).because(error)
+    let reason = match code {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Some(Reason::Locked),
+        Some(ErrorCode::DiskFull) => Some(Reason::DiskFull),
+        Some(ErrorCode::SystemIoFailure) => Some(Reason::Failing),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            Some(Reason::ReadOnly)
+        }
+        _ => None,
+    };
+    Error::new(kind, context).because(error).told(reason)
 }

@@ -132,7 +132,9 @@ impl SqliteStore {
             drop(place);
             answer
         });
-        task.await.map_err(broken)?
+        let answer = task.await.map_err(broken)?;
+        self.writer.availability.note(&answer);
+        answer
     }
 }
 

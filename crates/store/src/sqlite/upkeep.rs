@@ -2,6 +2,8 @@
 
 use super::writer::{Tx, Urgency};
 use super::{SqliteStore, lists};
+use crate::diagnosis::Diagnosis;
+use crate::error::Reason;
 use crate::lanes::{LaneState, minute_of};
 use crate::rows::{self, Fields};
 use crate::upkeep::{Replayable, Step, TakenIn, Task, TaskStatus, Upkeep};
@@ -137,6 +139,15 @@ impl Upkeep for SqliteStore {
         self.read(|db| db.get(sql::CHECK, [], |row| row.int()).map(drop)).await?;
         let write = |tx: &mut Tx<'_>| tx.db.run(sql::CHECK_WRITE, []).map(drop);
         self.writer.call(Urgency::Now, 1, write).await
+    }
+
+    fn trouble(&self) -> Option<Reason> {
+        self.writer.availability.reason()
+    }
+
+    async fn diagnose(&self, _: Timestamp) -> Result<Diagnosis> {
+        // A file has no clock, no snapshots of others and no transaction ids that run out.
+        Ok(Diagnosis::default())
     }
 
     async fn close(&self) -> Result<()> {

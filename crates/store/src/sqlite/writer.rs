@@ -12,6 +12,9 @@ use super::lists::Turn;
 use super::no_thread;
 use super::worker::Workers;
 use crate::Result;
+use crate::availability::Availability;
+#[cfg(feature = "conformance")]
+use crate::error::Reason;
 use crate::error::{Error, Kind};
 use crate::monotonic::monotonic;
 use posthaste_core::endpoint::Endpoint;
@@ -57,6 +60,8 @@ pub(super) enum Urgency {
 
 /// Where callers put their jobs.
 pub(super) struct Writer {
+    /// What readers find counts too.
+    pub availability: Availability,
     shared: Arc<Shared>,
     slots: Arc<Semaphore>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -116,7 +121,7 @@ where
         let answer = match (committed, self.value) {
             (Ok(()), Some(value)) => Ok(value),
             (Ok(()), None) => Err(Error::new(Kind::Internal, "a job ended without a value")),
-            (Err(error), _) => Err(Error::new(error.kind(), error.to_string())),
+            (Err(error), _) => Err(error.again()),
         };
         // A caller that went away needs no answer.
         let _ = self.reply.send(answer);
@@ -179,6 +184,7 @@ impl Writer {
             .spawn(move || thread.serve())
             .map_err(no_thread)?;
         Ok(Self {
+            availability: Availability::default(),
             shared,
             slots,
             thread: Mutex::new(Some(handle)),
@@ -199,7 +205,9 @@ impl Writer {
         self.shared.push(Waiting { job, urgency, operations: operations.max(1) })?;
         // The thread gives the place back when it takes the job.
         slot.forget();
-        answer.await.map_err(|_| closed())?
+        let answer = answer.await.map_err(|_| closed())?;
+        self.availability.note(&answer);
+        answer
     }
 
     /// Takes no more jobs, finishes those it has, and ends the thread. Blocks.
@@ -452,7 +460,7 @@ impl Thread {
     fn fault(&self) -> Result<()> {
         let left = |left: u32| left.checked_sub(1);
         match self.faults.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
-            Ok(_) => Err(Error::new(Kind::Unavailable, "the disk is full")),
+            Ok(_) => Err(Error::unavailable(Reason::DiskFull, "the disk is full")),
             Err(_) => Ok(()),
         }
     }
