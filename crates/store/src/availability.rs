@@ -1,8 +1,8 @@
 //! Whether the store can be used, as those who use it find: so that the log says once that it went
 //! away, why, and when it is back, however many meet it.
 //!
-//! **Invariant:** while it is away, there is at most one line a minute, and one more when the reason
-//! becomes clearer.
+//! **Invariant:** while it is away, there is at most one line a minute, and one more when the
+//! reason becomes clearer.
 
 use crate::error::Reason;
 use crate::monotonic::monotonic;

@@ -95,7 +95,7 @@ pub(crate) fn warn_of_snapshot(holder: Option<&Holder>, open_max: Duration) -> O
         None => format!("for {transactions} transactions"),
     };
     let text = format!(
-        "{kind} {name} has kept dead rows from being cleared away {age}, which slows claims down; {}",
+        "{kind} {name} has kept dead rows from being cleared away {age}, which slows claims; {}",
         holder.way_out()
     );
     is_old.then_some(Warning { code: "old_snapshot", text })

@@ -69,7 +69,7 @@ impl Reason {
     pub fn explanation(self) -> &'static str {
         match self {
             Self::Unreachable => {
-                "the database cannot be reached; see that it runs, and that database_url leads there"
+                "the database cannot be reached; see that it runs and that database_url leads there"
             }
             Self::Silent => {
                 "the database does not answer; see whether its machine hangs or the network is cut"
