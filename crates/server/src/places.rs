@@ -57,7 +57,9 @@ impl Places {
         let round = self.round.load(Ordering::Relaxed);
         let longest = longest.filter(|it| idle_since(*it).saturating_add(ROUNDS_KEPT) <= round);
         let Some(longest) = longest else { return false };
-        self.taken.remove(longest).wanted.notify_one();
+        // It stays in the list: should a request of its come meanwhile, it keeps its place, and may
+        // be asked another time.
+        self.taken[longest].wanted.notify_one();
         true
     }
 
@@ -124,10 +126,23 @@ mod tests {
         places.next_round();
         assert!(places.free_one());
         assert!(poll(old.wanted()).is_ready() && poll(answered.wanted()).is_pending());
+        old.leave();
         assert!(!places.free_one(), "the others were just answered");
         places.next_round();
-        assert!(places.free_one() && places.free_one());
-        assert!(poll(answered.wanted()).is_ready() && poll(new.wanted()).is_ready());
+        assert!(places.free_one());
+        let mut late = pin!(answered.serve(std::future::pending::<()>()));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(poll(answered.wanted()).is_pending(), "its request came meanwhile");
+        answered.idle();
+        assert!(places.free_one());
+        assert!(poll(new.wanted()).is_ready());
+        new.leave();
+        places.next_round();
+        assert!(!places.free_one(), "it has only just become idle again");
+        places.next_round();
+        assert!(places.free_one());
+        assert!(poll(answered.wanted()).is_ready(), "and may be asked again");
+        answered.leave();
         places.next_round();
         assert!(!places.free_one(), "the only one left is busy");
     }
