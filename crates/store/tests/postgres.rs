@@ -258,6 +258,62 @@ mod own {
         assert_eq!(client.query_one(kept, &[]).await.unwrap().get::<_, i64>(0), 1);
     }
 
+    /// More workers than are looked at, all of them heard of later than the one that died.
+    #[tokio::test]
+    async fn many_who_live_do_not_hide_one_who_died() {
+        let database = Database::new().await;
+        let store = database.open().await;
+        let world = World::on(store.clone());
+        world.leave_leased(WorkerId::from_bytes([1; 16]), 3).await;
+        let later = NOW.after(Duration::from_secs(60));
+        let others = format!(
+            "INSERT INTO posthaste.worker (id, heartbeat_at)
+             SELECT gen_random_uuid(), {} FROM generate_series(1, 1500)",
+            later.as_micros()
+        );
+        database.client().await.batch_execute(&others).await.unwrap();
+        let silent_since = later.before(Duration::from_secs(12));
+        assert_eq!(store.recover(later, silent_since).await.unwrap(), 3);
+    }
+
+    /// Weeks that were never made: a clock was wrong, or nobody was there to make them.
+    #[tokio::test]
+    async fn what_lies_in_no_week_is_forgotten_too() {
+        let database = Database::new().await;
+        let store = database.open().await;
+        let client = database.client().await;
+        let long_ago = NOW.before(Duration::from_secs(365 * 86_400));
+        let id = hex(posthaste_core::id::MessageId::lower_bound(long_ago).as_bytes());
+        // Ids differ in their last eight digits.
+        let ids = format!("('{}' || lpad(number::text, 8, '0'))::uuid", &id[..24]);
+        let fill = format!(
+            "INSERT INTO posthaste.message
+                 (application_id, id, event_id, event_type, created_at, expires_at, payload)
+             SELECT gen_random_uuid(), {ids}, number, 'odd.clock', 0, 0,
+                 CASE WHEN number > 2490 THEN '\\x01'::bytea END
+             FROM generate_series(1, 2500) AS number;
+             INSERT INTO posthaste.event SELECT application_id, event_id, id
+             FROM posthaste.message;
+             INSERT INTO posthaste.attempt (message_id, id, endpoint_id, number, trigger,
+                 started_at, url, body_cut, total, verdict)
+             SELECT {ids}, {ids}, gen_random_uuid(), 1, 0, 0, '', false, 1, ''
+             FROM generate_series(1, 3000) AS number;
+             INSERT INTO posthaste.ended (endpoint_id, message_id, application_id, state, attempts,
+                 lease_number, accepted_at, ended_at)
+             SELECT gen_random_uuid(), {ids}, gen_random_uuid(), 3, 1, 1, 0, 0
+             FROM generate_series(1, 3000) AS number"
+        );
+        client.batch_execute(&fill).await.unwrap();
+        assert_eq!(store.forget(long_ago).await.unwrap(), 0);
+        assert_eq!(store.forget(NOW).await.unwrap(), 2_490);
+        // Those with a payload stay, and what belongs to them; what belonged to nobody went too.
+        for table in ["message", "event", "attempt", "ended"] {
+            let sql = format!("SELECT count(*) FROM posthaste.{table}");
+            let count = client.query_one(&sql, &[]).await;
+            assert_eq!(count.unwrap().get::<_, i64>(0), 10, "{table}");
+        }
+    }
+
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -168,6 +168,19 @@ RETURNING application_id,
     (SELECT throttle_rate FROM posthaste.application WHERE id = limiter.application_id),
     limiter.next_at;
 
+-- name: application_limit_try
+-- only here: with one writer nobody else has it.
+-- $1 applications. Primary keys. As application_limit, but waits for nobody: the state of one that
+-- somebody else has, or that was never used, is NULL.
+WITH got AS (
+    SELECT application_id, next_at FROM posthaste.application_limiter
+    WHERE application_id = ANY ($1)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT id, throttle_rate, got.next_at
+FROM posthaste.application LEFT JOIN got ON got.application_id = application.id
+WHERE id = ANY ($1) AND throttle_rate IS NOT NULL;
+
 -- name: application_limit_store
 -- $1 applications, $2 the limiters' state. Primary key; locked before.
 UPDATE posthaste.application_limiter SET next_at = new.next_at

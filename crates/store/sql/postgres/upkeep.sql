@@ -10,6 +10,7 @@ WHERE NOT EXISTS (
     SELECT 1 FROM posthaste.worker
     WHERE worker.id = seen.id AND heartbeat_at >= seen.at - 12000000
 )
+ORDER BY id
 ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = greatest(worker.heartbeat_at, excluded.heartbeat_at);
 
@@ -20,8 +21,15 @@ ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = greatest(worker.heartbeat_at, excluded.heartbeat_at);
 
 -- name: workers
--- $1 how many. All workers; there are few. Those heard of last come first.
-SELECT id, heartbeat_at FROM posthaste.worker ORDER BY heartbeat_at DESC, id LIMIT $1;
+-- $1 how many, $2 when. Index delivery_lease. Workers that hold leases, and those that were silent
+-- since then. Those heard of longest ago come first, so that however many live, none of the dead is
+-- left out.
+SELECT id, heartbeat_at FROM posthaste.worker
+WHERE heartbeat_at < $2 OR EXISTS (
+    SELECT 1 FROM posthaste.delivery WHERE lease_worker = worker.id AND state = 1
+)
+ORDER BY heartbeat_at, id
+LIMIT $1;
 
 -- name: worker_silent
 -- $1 worker, $2 when. Primary key. It left, and counts as silent from then on.
@@ -234,8 +242,10 @@ WITH at (now) AS (SELECT clock_timestamp()), holder (kind, name, transactions, s
     SELECT 'prepared transaction', gid, age(transaction), prepared
     FROM pg_prepared_xacts WHERE database = current_database()
     UNION ALL
-    SELECT 'replication slot', slot_name, age(xmin), NULL
-    FROM pg_replication_slots WHERE xmin IS NOT NULL
+    SELECT 'replication slot', slot_name, greatest(age(xmin), age(catalog_xmin)), NULL
+    FROM pg_replication_slots
+    WHERE (xmin IS NOT NULL OR catalog_xmin IS NOT NULL)
+        AND (database IS NULL OR database = current_database())
 )
 SELECT kind, name, transactions::int8, extract(epoch FROM at.now - since)::int8
 FROM holder CROSS JOIN at

@@ -67,6 +67,13 @@ impl World {
         assert_eq!(self.claim(worker).await.len(), count);
     }
 
+    /// Leaves one delivery that waits, for what a back-end's own tests do next.
+    pub async fn leave_due(&self) {
+        let application = self.application().await;
+        self.endpoint(&application).await;
+        self.publish(&application).await;
+    }
+
     /// A message with this event id that is about to be leased to `worker` as it is accepted, and
     /// whose it is; for what a back-end's own tests put in its way.
     pub async fn leased_acceptance(

@@ -66,12 +66,12 @@ impl Weighed<'_> {
             if self.new.is_empty() { Ok(()) } else { insert_messages(tx, &self.new).await }
         };
         tokio::try_join!(biased;
-            tx.see_workers(&self.deliveries.workers_seen),
             insert_keys(tx, &self.new, &self.expired),
             insert_events(tx, &self.new),
             insert_messages,
             self.deliveries.insert(tx),
             tx.pull_lanes(&self.deliveries.due),
+            tx.see_workers(&self.deliveries.workers_seen),
             more,
             tx.commit(),
         )

@@ -255,7 +255,8 @@ impl Catalog for PostgresStore {
 
 pub(super) async fn read_routes(tx: &Tx, id: ApplicationId) -> Result<Option<Arc<Routes>>> {
     let key = params![Uuid::from(id)];
-    let (found, endpoints) = tokio::join!(
+    // The version first: what changes after it was read is found to have changed.
+    let (found, endpoints) = tokio::join!(biased;
         tx.one(sql::ROUTES_APPLICATION, key, |row| Ok((row.int()?, rows::application(row)?))),
         tx.all(sql::ROUTES_ENDPOINTS, key, |row| rows::endpoint(row).map(Arc::new)),
     );

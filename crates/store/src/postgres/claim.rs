@@ -43,9 +43,8 @@ const BUSY_RECHECK: Duration = Duration::from_millis(5);
 pub(super) async fn claim(core: &Core, tx: &Tx, claim: &Claim) -> Result<Claimed> {
     let mut run = Run::new(core, claim);
     let mut claimed = Claimed::default();
-    let worker = BTreeMap::from([(claim.worker_id, claim.now)]);
     let mut at_once = (2 * run.room / claim.lane_max.max(1)).max(LANES_AT_ONCE_MIN);
-    let (mut due, ()) = tokio::try_join!(biased; run.due(tx, at_once), tx.see_workers(&worker))?;
+    let mut due = run.due(tx, at_once).await?;
     let mut ran_dry = due.is_empty();
     while !due.is_empty() {
         ran_dry = due.len() < at_once;
@@ -145,11 +144,13 @@ impl<'c> Run<'c> {
         let asked: Vec<_> = applications.difference(&self.limits_asked).copied().collect();
         let now = self.claim.now;
         let (limits, ()) = tokio::try_join!(biased;
-            limits(tx, &asked),
+            limits(tx, &asked, self.limits_asked.last().copied()),
             find_waiting(tx, &mut admitted, now),
         )?;
-        self.limits.extend(limits);
+        self.limits.extend(limits.locked);
         self.limits_asked.extend(asked);
+        // Who has their limiter is about to be done with it.
+        admitted.retain(|lane| !limits.busy.contains(&lane.lane.application_id));
         let mut admitted = admitted.into_iter();
         let mut claimed = Vec::new();
         // Deliveries that are given up make room again, for the lanes that are left.
@@ -435,10 +436,12 @@ impl<'c> Run<'c> {
         let minute = minute_of(self.claim.now);
         let tally = Tally { minute, failed: self.failed, ..Tally::default() };
         let tallies: &[Tally] = if self.failed > 0 { &[tally] } else { &[] };
-        let (_, _, _, _, next, ()) = tokio::try_join!(biased;
+        let worker = BTreeMap::from([(self.claim.worker_id, self.claim.now)]);
+        let (_, _, _, (), _, next, ()) = tokio::try_join!(biased;
             tx.store_lanes(&self.lanes),
             tx.set_due(&self.put_off),
             self.store_limits(tx),
+            tx.see_workers(&worker),
             tx.add_tallies(self.claim.worker_id, tallies),
             self.next_lanes(tx),
             tx.commit(),

@@ -15,6 +15,8 @@ const WEEK_SECS: i64 = 7 * 24 * 3_600;
 const WEEK: Duration = Duration::from_secs(WEEK_SECS.unsigned_abs());
 /// Messages looked at in one transaction.
 const EVENT_ROWS: u32 = 5_000;
+/// Rows of no week that are forgotten in one transaction.
+const STRAY_ROWS: u32 = 1_000;
 /// Weeks made ahead of the one that is running.
 const WEEKS_AHEAD: u32 = 5;
 /// Processes make partitions one after the other.
@@ -143,6 +145,58 @@ async fn drop_week(core: &Core, week: Timestamp) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Forgets what is as old and lies in no week, in bounded steps: messages without payload of which
+/// nothing is open, with what belongs to them, and what is left of messages that are gone. Returns
+/// how many messages went.
+pub(super) async fn forget_strays(core: &Core, accepted_before: Timestamp) -> Result<u64> {
+    let before = Uuid::from(MessageId::lower_bound(accepted_before));
+    let mut forgotten = 0;
+    loop {
+        let messages = transact!(core, Write, |tx| {
+            let sql = format!(
+                "WITH page AS MATERIALIZED (
+                     SELECT id, application_id, event_id FROM posthaste.message_default AS message
+                     WHERE id < $1 AND payload IS NULL AND NOT EXISTS (
+                         SELECT 1 FROM posthaste.endpoint
+                         JOIN posthaste.delivery ON delivery.endpoint_id = endpoint.id
+                         WHERE endpoint.application_id = message.application_id
+                             AND delivery.message_id = message.id
+                     )
+                     ORDER BY id
+                     LIMIT {STRAY_ROWS}
+                     FOR UPDATE SKIP LOCKED
+                 ), event AS (
+                     DELETE FROM posthaste.event USING page
+                     WHERE event.application_id = page.application_id
+                         AND event.event_id = page.event_id AND event.message_id = page.id
+                 )
+                 DELETE FROM posthaste.message_default USING page
+                 WHERE message_default.id = page.id"
+            );
+            tx.run(&sql, params![before]).await
+        })?;
+        forgotten += messages;
+        if messages < u64::from(STRAY_ROWS) {
+            break;
+        }
+    }
+    for table in ["attempt", "ended"] {
+        let sql = format!(
+            "DELETE FROM posthaste.{table}_default WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM posthaste.{table}_default AS stray
+                 WHERE message_id < $1 AND NOT EXISTS (
+                     SELECT 1 FROM posthaste.message WHERE id = stray.message_id
+                 )
+                 LIMIT {STRAY_ROWS}
+                 FOR UPDATE SKIP LOCKED
+             ))"
+        );
+        let step = async || transact!(core, Write, |tx| tx.run(&sql, params![before]).await);
+        while step().await? == u64::from(STRAY_ROWS) {}
+    }
+    Ok(forgotten)
 }
 
 /// Starts of the weeks that need partitions; the last one too, for messages that are under way.

@@ -14,7 +14,7 @@ use posthaste_core::id::{ApplicationId, EndpointId};
 use posthaste_core::limiter::{LimiterState, RateLimit};
 use posthaste_core::message::Message;
 use posthaste_core::time::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A lane that may give something.
@@ -70,24 +70,48 @@ pub(super) async fn leased(tx: &Tx, lanes: &[Lane]) -> Result<BTreeMap<EndpointI
     Ok(counts.into_iter().collect())
 }
 
-/// The limiters of those applications that have one, locked.
+/// The limiters of applications that have one.
+#[derive(Default)]
+pub(super) struct Limits {
+    pub locked: BTreeMap<ApplicationId, (RateLimit, LimiterState)>,
+    /// Somebody else has them.
+    pub busy: BTreeSet<ApplicationId>,
+}
+
+/// Locks the limiters of those applications that have one. `last` is the greatest of those that
+/// this transaction has asked for before: waiting for a smaller one might be waiting in a circle,
+/// so it is got at once or not at all.
 pub(super) async fn limits(
     tx: &Tx,
     asked: &[ApplicationId],
-) -> Result<BTreeMap<ApplicationId, (RateLimit, LimiterState)>> {
-    if asked.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let ids: Column<Uuid> = asked.iter().map(|id| (*id).into()).collect();
-    let found = tx
-        .all(sql::APPLICATION_LIMIT, params![ids], |row| {
+    last: Option<ApplicationId>,
+) -> Result<Limits> {
+    let mut limits = Limits::default();
+    let (greater, smaller): (Vec<ApplicationId>, Vec<_>) =
+        asked.iter().copied().partition(|id| Some(*id) > last);
+    for (ids, sql) in [(smaller, sql::APPLICATION_LIMIT_TRY), (greater, sql::APPLICATION_LIMIT)] {
+        if ids.is_empty() {
+            continue;
+        }
+        let ids: Column<Uuid> = ids.into_iter().map(Uuid::from).collect();
+        let key = params![ids];
+        let found = tx.all(sql, key, |row| {
             let id: ApplicationId = row.id()?;
             let rate: Option<u16> = row.opt_number()?;
-            let state = LimiterState { next_at: row.time()? };
-            Ok(rate.map(|rate| (id, (RateLimit::per_second(rate), state))))
-        })
-        .await?;
-    Ok(found.into_iter().flatten().collect())
+            Ok((id, rate, row.opt_time()?))
+        });
+        for (id, rate, next_at) in found.await? {
+            match (rate, next_at) {
+                (Some(rate), Some(next_at)) => {
+                    let limiter = (RateLimit::per_second(rate), LimiterState { next_at });
+                    limits.locked.insert(id, limiter);
+                }
+                (Some(_), None) => drop(limits.busy.insert(id)),
+                (None, _) => {}
+            }
+        }
+    }
+    Ok(limits)
 }
 
 /// Reads what waits in the lanes, as much as each may give, by class.

@@ -5,7 +5,7 @@ use super::db::{Column, Tx, Uuid, params};
 use super::diagnosis::diagnose;
 use super::intake::KEPT_FOR;
 use super::lanes::micros;
-use super::partitions::{drop_partitions, make_partitions};
+use super::partitions::{drop_partitions, forget_strays, make_partitions};
 use crate::Result;
 use crate::diagnosis::Diagnosis;
 use crate::error::Reason;
@@ -55,8 +55,9 @@ impl Upkeep for PostgresStore {
     }
 
     async fn recover(&self, now: Timestamp, silent_since: Timestamp) -> Result<u64> {
+        let forgotten = micros(now.before(WORKER_FORGOTTEN_AFTER));
         let workers = transact!(self.core, Read, |tx| {
-            tx.all(sql::WORKERS, params![WORKERS_MAX], |row| {
+            tx.all(sql::WORKERS, params![WORKERS_MAX, forgotten], |row| {
                 Ok((row.id::<WorkerId>()?, row.time()?))
             })
             .await
@@ -126,7 +127,9 @@ impl Upkeep for PostgresStore {
     }
 
     async fn forget(&self, accepted_before: Timestamp) -> Result<u64> {
-        drop_partitions(&self.core, accepted_before).await
+        let weeks = drop_partitions(&self.core, accepted_before).await?;
+        let strays = forget_strays(&self.core, accepted_before).await?;
+        Ok(weeks + strays)
     }
 
     fn nudge(&self) {
