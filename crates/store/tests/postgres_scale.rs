@@ -23,8 +23,8 @@ const OTHERS: i64 = 5_000;
 const OPEN: i64 = 500;
 
 /// Everything is a copy of one application, endpoint and message that the store made itself.
-/// `test_id(0)` has the backlog, those up to `OTHERS` have three deliveries each, of the next `OPEN`
-/// the breaker is open and of as many more the rate limit is used up.
+/// `test_id(0)` has the backlog, those up to `OTHERS` have three deliveries each, of the next
+/// `OPEN` the breaker is open and of as many more the rate limit is used up.
 const FILL: &str = "
     CREATE FUNCTION test_id(number bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS
     $$ SELECT ('018bcfe5-6800-7000-9000-' || lpad(to_hex(number), 12, '0'))::uuid $$;
